@@ -1,0 +1,14 @@
+"""The figures of one tensor: extrema, exact non-finite counts and, on request, more.
+
+`measure` reads a tensor in the host's memory at once. `DeviceBuffer` reads tensors on a device without ever waiting
+for it. `describe` names what was measured. None of them raises for any tensor, and none changes anything.
+"""
+
+from __future__ import annotations
+
+from overflow_recorder.statistics.describe import Description, describe
+from overflow_recorder.statistics.device_buffer import DeviceBuffer
+from overflow_recorder.statistics.figures import Figures, Statistics
+from overflow_recorder.statistics.host import measure
+
+__all__ = ["Description", "DeviceBuffer", "Figures", "Statistics", "describe", "measure"]
