@@ -1,0 +1,240 @@
+"""Sealed Parquet parts: how one is written so that it is whole or absent, and what its footer tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from overflow_analyzer.errors import DamagedTraceError, NotATraceError
+from overflow_analyzer.run_info import RunInfo, check_format_version
+from overflow_analyzer.schema import (
+    COUNT_COLUMNS,
+    FORMAT_VERSION,
+    METADATA_PART_KEY,
+    METADATA_RUNS_KEY,
+    METADATA_VERSION_KEY,
+    RANK_FIELD,
+    SCHEMA,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+__all__ = ["Footer", "RowGroup", "open_part_writer", "part_metadata", "read_footer", "read_row_group", "write_part"]
+
+_DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
+_INTEGERS: Final = tuple(field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type))
+_NAMES: Final = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
+_WRITER_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": [*_NAMES, "shape.list.element"],
+    # Figures of 16- and 32-bit tensors have zeros in the low bytes of a double: split by byte they all but vanish.
+    "column_encoding": dict.fromkeys(_DOUBLES, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED"),
+    "write_statistics": True,
+    "store_schema": True,
+}
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of one file, described by its Parquet statistics alone."""
+
+    path: Path
+    index: int
+    rows: int
+    first_frame: int
+    last_frame: int
+    first_batch: int
+    last_batch: int
+    first_rank: int | None
+    """None where the file has no rank column: then its directory says the rank."""
+    last_rank: int | None
+    finite: bool
+    """Whether the statistics of the three counts prove that no element is inf or nan."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a Parquet file of the trace's columns says of itself."""
+
+    path: Path
+    bytes: int
+    rows: int
+    frames: int | None
+    """Frames in it; None where the writer did not say."""
+    runs: tuple[RunInfo, ...]
+    """One a rank; empty in a file that another tool rewrote."""
+    row_groups: tuple[RowGroup, ...]
+
+
+def part_metadata(runs: Iterable[RunInfo], frames: int) -> dict[bytes, bytes]:
+    """Return the Parquet key-value metadata of a file that holds ``frames`` frames of these runs."""
+    return {
+        METADATA_VERSION_KEY: str(FORMAT_VERSION).encode(),
+        METADATA_RUNS_KEY: json.dumps([json.loads(run.to_json()) for run in runs]).encode(),
+        METADATA_PART_KEY: json.dumps({"frames": frames}).encode(),
+    }
+
+
+def open_part_writer(sink: Any, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pq.ParquetWriter:
+    """Return a Parquet writer with the trace's encodings; ``add_key_value_metadata`` can complete the footer."""
+    columns = set(schema.names)
+    encodings = {name: encoding for name, encoding in _WRITER_OPTIONS["column_encoding"].items() if name in columns}
+    return pq.ParquetWriter(sink, schema.with_metadata(metadata), **{**_WRITER_OPTIONS, "column_encoding": encodings})
+
+
+def write_part(path: Path, tables: Sequence[pa.Table], runs: Iterable[RunInfo], frames: int) -> int:
+    """Seal a file: written under a temporary name, flushed to the disk, renamed; whoever sees the name sees all of it.
+
+    Args:
+        path: The name to seal.
+        tables: One a row group, none empty unless it is the only one; frames do not lie across two.
+        runs: RunInfo of each rank in the tables.
+        frames: Distinct frames in the tables.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        OSError: The disk refused; no file of that name is left and the temporary one is removed where that is possible.
+    """
+    temporary = path.with_name(f"_{path.name}.tmp")
+    try:
+        with temporary.open("wb") as sink:
+            with open_part_writer(sink, tables[0].schema, part_metadata(runs, frames)) as writer:
+                for table in tables:
+                    writer.write_table(table, row_group_size=max(1, table.num_rows))
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+    return size
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory durable; where the platform cannot, there is nothing to do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_footer(path: Path) -> Footer:
+    """Read the footer of one file.
+
+    Raises:
+        DamagedTraceError: Not a whole Parquet file.
+        NotATraceError: Parquet, but without the trace's columns.
+        UnknownVersionError: Another format version.
+        OSError: The file cannot be opened.
+    """
+    with path.open("rb") as source:
+        size = os.fstat(source.fileno()).st_size
+        try:
+            metadata = pq.read_metadata(source)
+            schema = metadata.schema.to_arrow_schema()
+            keys = metadata.metadata or {}
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
+    if METADATA_VERSION_KEY in keys:
+        check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
+    _check_columns(schema, path)
+    return Footer(
+        path=path,
+        bytes=size,
+        rows=metadata.num_rows,
+        frames=_frames(keys),
+        runs=_runs(keys, path),
+        row_groups=tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups)),
+    )
+
+
+def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a row group in the contract's types.
+
+    Args:
+        group: Which one.
+        columns: Names of ``schema.SCHEMA`` (or "rank"); None for all of ``SCHEMA``.
+
+    Raises:
+        DamagedTraceError: Its pages cannot be read.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    try:
+        with pq.ParquetFile(group.path) as file:
+            table = file.read_row_group(group.index, columns=names)
+            wanted = pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
+            return table.select(names).cast(wanted)
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        raise DamagedTraceError(
+            f"{group.path}: row group {group.index} cannot be read ({_first_line(error)})"
+        ) from None
+
+
+def _version(text: bytes) -> object:
+    return int(text) if text.isdigit() else text.decode("utf-8", "replace")
+
+
+def _runs(keys: dict[bytes, bytes], path: Path) -> tuple[RunInfo, ...]:
+    if METADATA_RUNS_KEY not in keys:
+        return ()
+    try:
+        found = json.loads(keys[METADATA_RUNS_KEY])
+        return tuple(RunInfo.from_mapping(one, path) for one in found)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedTraceError(f"{path}: the run's description cannot be read ({_first_line(error)})") from None
+
+
+def _frames(keys: dict[bytes, bytes]) -> int | None:
+    try:
+        frames = json.loads(keys[METADATA_PART_KEY])["frames"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return frames if type(frames) is int and frames >= 0 else None
+
+
+def _check_columns(schema: pa.Schema, path: Path) -> None:
+    missing = [field.name for field in SCHEMA if field.name not in schema.names]
+    if missing:
+        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(missing[:3])}")
+
+
+def _row_group(path: Path, metadata: pq.FileMetaData, index: int) -> RowGroup:
+    group = metadata.row_group(index)
+    statistics = {}
+    for position in range(group.num_columns):
+        column = group.column(position)
+        if column.path_in_schema in _DESCRIBED and column.is_stats_set and column.statistics.has_min_max:
+            statistics[column.path_in_schema] = (column.statistics.min, column.statistics.max)
+    unbounded = (-(2**63), 2**63 - 1)
+    frames, batches = statistics.get("frame_number", unbounded), statistics.get("batch_number", unbounded)
+    ranks = statistics.get("rank", (None, None))
+    return RowGroup(path, index, group.num_rows, *frames, *batches, *ranks, finite=_proves_finite(statistics))
+
+
+_DESCRIBED = {"frame_number", "batch_number", "rank", *COUNT_COLUMNS}
+
+
+def _proves_finite(statistics: dict[str, tuple[Any, Any]]) -> bool:
+    """Statistics leave out nulls: a null count is a tensor whose values nobody had, which proves nothing either way."""
+    return all(name in statistics and statistics[name][1] == 0 for name in COUNT_COLUMNS)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
