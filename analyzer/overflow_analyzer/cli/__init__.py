@@ -1,1 +1,115 @@
-"""The command line: one module a command, each parsing, calling the library once and rendering."""
+"""The command line: one module a command, each parsing, calling the library once and rendering.
+
+A command's module holds one click command named ``command``, made with ``TraceCommand`` of ``cli.options``; it returns
+its exit code. It is listed here with its line of help, so that ``--help`` imports none of them.
+
+Exit codes: 0 nothing found, no difference; 1 an inf/nan was found, traces differ; 2 usage; 3 unreadable or nothing was
+recorded; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from overflow_analyzer.cli.failures import exit_code_for
+from overflow_analyzer.cli.output import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["COMMANDS", "PROGRAM", "group", "main"]
+
+PROGRAM: Final = "overflow-analyze"
+
+COMMANDS: Final[dict[str, str]] = {
+    "report": "The first inf/nan, the frames before it, and what produced it.",
+    "batch": "One batch, whole, in the standard report's format.",
+    "info": "What is in a trace: ranks, batches, gaps, sizes, how the run ended.",
+    "top": "Modules by least headroom, fastest growth, most underflow.",
+    "diff": "The first divergence of two runs, then the ranked rest.",
+    "compact": "One Parquet file of a whole trace.",
+    "watch": "Follow a living run: batches, headroom, alarms.",
+    "export": "A trace as TensorBoard events, CSV or JSON lines.",
+}
+"""Name of a command (its module is ``cli.NAME``) -> the line that ``--help`` shows for it."""
+
+
+class _Commands(click.Group):
+    """The commands above, each imported when it is run; what is no command is a trace to report on."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  click's signature
+        if cmd_name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  the same
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in COMMANDS and args[0] not in ("--help", "-h", "--version"):
+            _refuse_misspelled(args[0], ctx)
+            args = ["report", *args]
+        return super().parse_args(ctx, args)
+
+
+def _refuse_misspelled(argument: str, ctx: click.Context) -> None:
+    likely = difflib.get_close_matches(argument, COMMANDS, n=1)
+    if likely and not os.path.lexists(argument):
+        raise click.UsageError(f"No such command or trace: {argument!r}. Did you mean {likely[0]!r}?", ctx)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="",
+    subcommand_metavar="[COMMAND] TRACE [OPTIONS]",
+)
+@click.version_option(package_name="overflow-trace", prog_name=PROGRAM)
+def group() -> None:
+    """Find the first inf/nan in a recorded training run, see what produced it, compare runs.
+
+    `overflow-analyze TRACE` is `overflow-analyze report TRACE`, options before or after TRACE. A trace that is called
+    like a command is given as a path (`./top`) or behind the command's name (`report top`).
+
+    Exit codes: 0 nothing found or no difference, 1 an inf/nan was found or traces differ, 2 wrong usage, 3 unreadable
+    or nothing was recorded.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: What stands after the program's name; None for ``sys.argv[1:]``.
+
+    Returns:
+        The exit code.
+    """
+    with contextlib.suppress(AttributeError):  # stdout may be closed, or a stand-in that shows everything
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # any stream may stand there
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except BaseException as error:  # noqa: BLE001  whatever it was, it becomes one line and an exit code
+        return exit_code_for(error, PROGRAM)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with group.make_context(PROGRAM, arguments) as ctx:
+            code: int | None = group.invoke(ctx)
+    except click.exceptions.Exit as done:  # --help and --version end so
+        code = done.exit_code
+    finish()
+    return code or 0

@@ -1,0 +1,44 @@
+"""What the commands have in common: their class, the TRACE argument, ``--rank``, ``--format``."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import click
+
+__all__ = ["Format", "TraceCommand", "format_option", "rank_option", "trace_argument"]
+
+Format = Literal["text", "json", "markdown"]
+"""How a result is written: for a terminal, for a program (strict JSON), for pasting into an issue."""
+
+_EXAMPLE: Final = "Example:\n"
+
+
+class TraceCommand(click.Command):
+    """A command whose help is its function's docstring, the lines of its ``Example:`` kept as they stand."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        if self.help is not None:
+            self.help = self.help.replace(_EXAMPLE, f"\b\n{_EXAMPLE}")
+
+
+def trace_argument(name: str = "trace") -> Any:
+    """The path of a trace. It is opened by the library, whose errors say more than a check here could."""
+    return click.argument(name, type=click.Path())
+
+
+def rank_option() -> Any:
+    """``--rank R``."""
+    return click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Only this rank of a distributed run.")
+
+
+def format_option() -> Any:
+    """``--format text|json|markdown``; the parameter is called ``format``."""
+    return click.option(
+        "--format",
+        type=click.Choice(["text", "json", "markdown"]),
+        default="text",
+        show_default=True,
+        help="text for reading, json (strict) for programs, markdown for pasting into an issue.",
+    )
