@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import click
@@ -10,6 +11,8 @@ __all__ = ["Format", "TraceCommand", "format_option", "rank_option", "trace_argu
 
 Format = Literal["text", "json", "markdown"]
 """How a result is written: for a terminal, for a program (strict JSON), for pasting into an issue."""
+
+Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 _EXAMPLE: Final = "Example:\n"
 
@@ -23,17 +26,17 @@ class TraceCommand(click.Command):
             self.help = self.help.replace(_EXAMPLE, f"\b\n{_EXAMPLE}")
 
 
-def trace_argument(name: str = "trace") -> Any:
+def trace_argument(name: str = "trace") -> Decorator:
     """The path of a trace. It is opened by the library, whose errors say more than a check here could."""
     return click.argument(name, type=click.Path())
 
 
-def rank_option() -> Any:
+def rank_option() -> Decorator:
     """``--rank R``."""
     return click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Only this rank of a distributed run.")
 
 
-def format_option() -> Any:
+def format_option() -> Decorator:
     """``--format text|json|markdown``; the parameter is called ``format``."""
     return click.option(
         "--format",
