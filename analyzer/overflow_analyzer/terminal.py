@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["display_width", "is_terminal", "paint", "progress", "shorten", "shows_colour", "terminal_width"]
+__all__ = [
+    "display_width",
+    "highlight",
+    "is_terminal",
+    "paint",
+    "progress",
+    "shorten",
+    "shows_colour",
+    "terminal_width",
+]
 
 T = TypeVar("T")
 Colour = Literal["red", "yellow", "green", "dim", "bold"]
 
 _CODES: Final[dict[Colour, str]] = {"red": "31", "yellow": "33", "green": "32", "dim": "2", "bold": "1"}
+_FIGURES: Final = 17  # columns of a report's line before its context
+_NONFINITE: Final = frozenset({"inf", "nan"})
 _MIDDLE: Final = "..."
 _PATIENCE: Final = 1.0  # seconds without a bar
 _BAR_CELLS: Final = 30
@@ -41,6 +52,16 @@ def shows_colour(stream: TextIO | None) -> bool:
 def paint(text: str, colour: Colour, *, on: bool = True) -> str:
     """Return ``text`` in a colour, or as it is where ``on`` is false."""
     return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if on else text
+
+
+def highlight(text: str, *, on: bool = True) -> str:
+    """Return lines of the standard report with the figures that are inf or nan in red."""
+    if not on:
+        return text
+    return "".join(
+        paint(line[:_FIGURES], "red") + line[_FIGURES:] if _NONFINITE.intersection(line[:_FIGURES].split()) else line
+        for line in text.splitlines(keepends=True)
+    )
 
 
 def display_width(text: str) -> int:

@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BaseException as error:  # noqa: BLE001  whatever it was, it becomes one line and an exit code
-        return exit_code_for(error, PROGRAM)
+        return exit_code_for(error)
 
 
 def _run(arguments: list[str]) -> int:

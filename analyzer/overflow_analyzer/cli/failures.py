@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
+from overflow_analyzer.cli.output import note
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.escape import escape
 
 __all__ = ["TRACEBACK_VARIABLE", "exit_code_for"]
 
@@ -20,12 +20,11 @@ TRACEBACK_VARIABLE: Final = "OVERFLOW_ANALYZE_TRACEBACK"
 _USAGE, _UNREADABLE, _INTERRUPTED = 2, 3, 130
 
 
-def exit_code_for(error: BaseException, program: str) -> int:
+def exit_code_for(error: BaseException) -> int:
     """Say on stderr what went wrong and return the exit code for it.
 
     Args:
         error: What ended the command.
-        program: The program's name, before the message.
     """
     if isinstance(error, click.ClickException):
         error.show(file=sys.stderr)
@@ -37,8 +36,7 @@ def exit_code_for(error: BaseException, program: str) -> int:
     if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
         traceback.print_exception(error)
     message, code = _explained(error)
-    if sys.stderr is not None:  # where it is closed the code alone must do
-        sys.stderr.write(f"{program}: {escape(message)}\n")
+    note(message)
     return code
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
 
+from overflow_analyzer.escape import escape
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["finish", "write"]
+__all__ = ["finish", "note", "write"]
 
 
 def write(text: str | Iterable[str]) -> None:
@@ -29,6 +32,13 @@ def write(text: str | Iterable[str]) -> None:
             sys.stdout.write(piece)
     except BrokenPipeError:
         _forget_stdout()
+
+
+def note(text: str) -> None:
+    """Say something beside the result, as one line on stderr."""
+    if sys.stderr is not None:
+        with contextlib.suppress(BrokenPipeError):
+            sys.stderr.write(f"overflow-analyze: {escape(text)}\n")
 
 
 def finish() -> None:
