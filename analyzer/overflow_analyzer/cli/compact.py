@@ -1,0 +1,38 @@
+"""``overflow-analyze compact``: one Parquet file of a whole trace."""
+
+from __future__ import annotations
+
+import click
+
+from overflow_analyzer.cli.options import TraceCommand, trace_argument
+from overflow_analyzer.cli.output import note, write
+
+__all__ = ["command"]
+
+
+@click.command(cls=TraceCommand)
+@trace_argument()
+@click.option("-o", "--output", metavar="FILE", type=click.Path(), required=True, help="The file to write.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+def command(trace: str, output: str, overwrite: bool) -> int:
+    """Write TRACE, all its ranks and parts, into one Parquet file that is a trace too.
+
+    The frames and their order are the same, and a column `rank` says whose each is. A trace of a killed or a living
+    run is written as far as it goes; FILE has its name only once it is whole.
+
+    Example:
+      overflow-analyze compact run.parquet -o run-1.parquet
+    """
+    from overflow_analyzer.compact import compact_trace
+    from overflow_analyzer.terminal import progress
+    from overflow_analyzer.trace import open_trace
+
+    opened = open_trace(trace)
+    done = compact_trace(
+        opened, output, overwrite=overwrite, progress=lambda tables, total: progress(tables, total, "compacting")
+    )
+    for sentence in (*opened.lost, *(sentence for rank in opened.ranks for sentence in rank.lost)):
+        note(f"not in {output}: {sentence}")
+    ranks = f"{done.ranks} rank{'s' * (done.ranks != 1)}"
+    write(f"{done.path}: {ranks}, {done.frames} frames, {done.rows} rows, {done.bytes} bytes\n")
+    return 0
