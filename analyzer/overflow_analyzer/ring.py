@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.names import read_names
-from overflow_analyzer.run_info import check_format_version
+from overflow_analyzer.run_info import EndInfo, check_format_version
 from overflow_analyzer.schema import (
     KINDS,
     PHASES,
@@ -23,6 +23,7 @@ from overflow_analyzer.schema import (
     PRESENT_MEANS,
     PRESENT_SHAPE,
     RING_CHECKED,
+    RING_END_OFFSET,
     RING_HEADER,
     RING_HEADER_SIZE,
     RING_MAGIC,
@@ -65,6 +66,8 @@ class RingContents:
     window_frames: int | None
     """Size of the rolling window in frames; None where the header is damaged."""
     dropped_frames: int
+    end: EndInfo | None
+    """How the run ended, where the recorder still could say it."""
     lost: tuple[str, ...]
     """Sentences that say what is missing."""
 
@@ -117,6 +120,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         names=names,
         window_frames=None if header is None else int(header["window_frames"]),
         dropped_frames=0 if header is None else int(header["dropped_frames"]),
+        end=None if header is None else _read_end(data),
         lost=tuple(lost),
     )
 
@@ -131,6 +135,11 @@ def _read_header(data: bytes, where: Path) -> Any:
     if header["row_size"] != RING_ROW.itemsize:
         raise DamagedTraceError(f"{where}: rows of {header['row_size']} bytes, {RING_ROW.itemsize} expected")
     return header
+
+
+def _read_end(data: bytes) -> EndInfo | None:
+    entries, _ = read_names(data[RING_END_OFFSET:RING_HEADER_SIZE])
+    return EndInfo.from_json(entries[1]) if len(entries) > 1 else None
 
 
 def _valid(slots: Rows) -> npt.NDArray[np.bool_]:

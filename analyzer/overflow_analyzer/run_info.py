@@ -43,6 +43,20 @@ class EndInfo:
     parts_removed: int = 0
     """Sealed parts that ``max_bytes`` removed."""
 
+    def to_json(self) -> str:
+        """Return strict JSON; the keys are the fields' names."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> EndInfo | None:
+        """Parse ``to_json``'s text; None where it is not such a text."""
+        try:
+            found = json.loads(text)
+            end = cls(**{name: found[name] for name in _fields(cls) if name in found})
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return end if end.how in get_args(HowEnded) else None
+
 
 @dataclass(frozen=True)
 class RunInfo:

@@ -30,6 +30,10 @@ __all__ = [
     "PRESENT_SHAPE",
     "RANK_FIELD",
     "RING_CHECKED",
+    "RING_DROPPED_OFFSET",
+    "RING_DESCRIPTION_FORMAT",
+    "RING_END_OFFSET",
+    "RING_FIGURES_FORMAT",
     "RING_FILE",
     "RING_HEADER",
     "RING_HEADER_SIZE",
@@ -146,6 +150,8 @@ RING_HEADER: Final = np.dtype(
     }
 )
 RING_PUBLISHED_OFFSET: Final = 64
+RING_DROPPED_OFFSET: Final = 72
+RING_END_OFFSET: Final = 128  # how the run ended: one entry as in the names file, JSON of EndInfo; zeros while it lives
 
 # Bits of ``present``: which of the nullable figures a row has.
 PRESENT_SHAPE: Final = 1
@@ -199,5 +205,8 @@ RING_ROW: Final = np.dtype(
 )
 RING_CHECKED: Final = slice(4, 248)
 RING_KEPT_OFFSET: Final = 248
-# The same layout up to ``kept`` for the struct module; the shape is packed by the caller.
-RING_ROW_FORMAT: Final = "<4B 11q 5d 2i 7I 2H 2I"
+# The checked part of a row for the struct module, in three pieces: what is the same wherever one tensor appears (its
+# figures, its names, its shape) is packed once and put into each row as bytes.
+RING_FIGURES_FORMAT: Final = "<6q5d"  # numel ... rms
+RING_DESCRIPTION_FORMAT: Final = "<4I"  # dtype, device, layout, note
+RING_ROW_FORMAT: Final = "<4B5q88s2i3I16s2H2I64s"  # kind ... shape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,6 +248,8 @@ def _open_rank(rank: int, directory: Path) -> RankTrace:
     ring = _read_leftover(directory)
     footers, lost = _read_parts(directory)
     run = _read_run(directory, footers)
+    if ring is not None and run.end is None:
+        run = replace(run, end=ring.end)
     last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
     return RankTrace(
         rank=rank,

@@ -1,0 +1,93 @@
+"""Measuring each tensor once: the same object, unchanged within a batch, is not read again."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from torch._subclasses.fake_tensor import FakeTensor
+
+from overflow_recorder.measured import Measured, pack_measured
+from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from overflow_recorder.statistics import Description, Figures
+
+__all__ = ["Deferred", "Measuring"]
+
+_MAX_REMEMBERED: Final = 65_536
+
+
+class Deferred:
+    """A tensor on a device: its figures lie in a device buffer until the batch's one copy to the host."""
+
+    __slots__ = ("description", "device", "measured", "note", "slot")
+
+    def __init__(self, description: Description, device: torch.device, slot: int, note: str | None) -> None:
+        self.description, self.device, self.slot, self.note = description, device, slot, note
+        self.measured: Measured | None = None
+
+
+class Measuring:
+    """Measures tensors for one recorder.
+
+    Args:
+        statistics: "extrema" or "full".
+        position: The window's dictionary of names.
+    """
+
+    def __init__(self, statistics: Statistics, position: Callable[[str], int]) -> None:
+        self._statistics = statistics
+        self._position = position
+        self._remembered: dict[int, tuple[Any, int, Measured | Deferred]] = {}
+        self._buffers: dict[torch.device, DeviceBuffer] = {}
+        self._deferred: list[Deferred] = []
+
+    def forget(self) -> None:
+        """Start a new batch: everything is measured anew."""
+        self._remembered.clear()
+
+    def __call__(self, tensor: torch.Tensor) -> Measured | Deferred:
+        """Return what is known of a tensor; it is read unless this very object was, unchanged, since ``forget``.
+
+        Assumes that a change in place raises ``_version``. One through ``.data`` does not: then the earlier figures
+        stand until the batch ends.
+        """
+        found = self._remembered.get(id(tensor))
+        # The weak reference guards against an id that was used again after its tensor died.
+        if found is not None and found[0]() is tensor and found[1] == tensor._version:
+            return found[2]
+        measured = self.measure(tensor)
+        if not tensor.is_inference():  # an inference tensor has no version, so a change would not be seen
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[id(tensor)] = (weakref.ref(tensor), tensor._version, measured)
+        return measured
+
+    def measure(self, tensor: torch.Tensor, note: str | None = None) -> Measured | Deferred:
+        """Read a tensor now, or on a device enqueue its reading."""
+        if tensor.is_cpu or tensor.is_meta or isinstance(tensor, FakeTensor):
+            return self._pack(describe(tensor), measure(tensor, self._statistics), note)
+        device = tensor.device
+        buffer = self._buffers.get(device)
+        if buffer is None:
+            buffer = self._buffers[device] = DeviceBuffer(device, self._statistics)
+        deferred = Deferred(describe(tensor), device, buffer.measure(tensor), note)
+        self._deferred.append(deferred)
+        return deferred
+
+    def collect(self) -> None:
+        """Fetch the figures of all deferred tensors: one copy, and one wait, a device."""
+        deferred, self._deferred = self._deferred, []
+        if not deferred:
+            return
+        figures = {device: buffer.collect() for device, buffer in self._buffers.items()}
+        for one in deferred:
+            one.measured = self._pack(one.description, figures[one.device][one.slot], one.note)
+
+    def _pack(self, description: Description, figures: Figures, note: str | None) -> Measured:
+        return pack_measured(description, figures, note, self._position)

@@ -1,0 +1,52 @@
+"""Counting the optimizer steps that a model's parameters were given."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from torch.optim import Optimizer
+    from torch.utils.hooks import RemovableHandle
+
+__all__ = ["OptimizerSteps"]
+
+
+class OptimizerSteps:
+    """Calls back after each step of an optimizer that holds a parameter of the model; a skipped step does not count.
+
+    Args:
+        model: Whose parameters.
+        stepped: Called after the step with the optimizer.
+    """
+
+    def __init__(self, model: nn.Module, stepped: Callable[[Optimizer], None]) -> None:
+        self._model = model
+        self._stepped = stepped
+        self._ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._handle: RemovableHandle | None = None
+
+    def attach(self) -> None:
+        """Listen to every optimizer of the process: they are often made after the recorder."""
+        if self._handle is None:
+            self._handle = register_optimizer_step_post_hook(self._after_step)
+
+    def detach(self) -> None:
+        """Stop listening."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        ours = self._ours.get(optimizer)
+        if ours is None:
+            parameters = {id(parameter) for parameter in self._model.parameters()}
+            held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+            ours = self._ours[optimizer] = not parameters.isdisjoint(held)
+        if ours:
+            self._stepped(optimizer)

@@ -1,0 +1,97 @@
+"""What a process knows of itself: who is recording in it, and what RunInfo says of it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import socket
+import sys
+import time
+import uuid
+import warnings
+import weakref
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import torch
+
+from overflow_analyzer.run_info import RunInfo
+from overflow_recorder.distributed import rank_and_world_size
+from overflow_recorder.errors import RecorderWarning
+from overflow_recorder.reproducibility import seeds_in_force
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from overflow_recorder.recorder_arguments import RecorderArguments
+    from overflow_recorder.trace_recorder import TraceRecorder
+
+__all__ = ["describe_run", "recorders_of_this_process"]
+
+
+def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
+    """Return what is known of this run at its start."""
+    rank, world_size = rank_and_world_size()
+    return RunInfo(
+        run_id=os.environ.get("TORCHELASTIC_RUN_ID") or uuid.uuid4().hex,
+        rank=rank,
+        world_size=world_size,
+        model_class=type(model).__name__,
+        started_ns=time.time_ns(),
+        torch_version=torch.__version__,
+        python_version=platform.python_version(),
+        recorder_version=_version(),
+        hostname=socket.gethostname(),
+        process_id=os.getpid(),
+        command=tuple(sys.argv),
+        options=options.as_options(),
+        seeds=seeds_in_force() or None,
+    )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("overflow-trace")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+class _Recorders:
+    """The recorders that are attached in this process, not kept alive by being listed."""
+
+    def __init__(self) -> None:
+        self._attached: weakref.WeakSet[TraceRecorder] = weakref.WeakSet()
+        atexit.register(self._close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._abandon_all)
+
+    def replace(self, recorder: TraceRecorder) -> None:
+        """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled."""
+        for other in list(self._attached):
+            if other.model is recorder.model and other is not recorder and other.is_attached:
+                warnings.warn(
+                    "another recorder is on this model: it is closed, its trace complete, and the new one takes over",
+                    RecorderWarning,
+                    stacklevel=4,
+                )
+                other.close(reason="another recorder was attached to the model")
+        self._attached.add(recorder)
+
+    def _close_all(self) -> None:
+        """At the interpreter's end, for recorders that nobody closed."""
+        error = getattr(sys, "last_value", None)
+        for recorder in list(self._attached):
+            if error is None:
+                recorder.close()
+            else:
+                recorder.close(how="exception", reason=f"{type(error).__name__}: {error}"[:500])
+
+    def _abandon_all(self) -> None:
+        """In a forked child: the trace is the parent's."""
+        for recorder in list(self._attached):
+            recorder._abandon()
+        self._attached.clear()
+
+
+recorders_of_this_process = _Recorders()
