@@ -90,7 +90,7 @@ def _run_to_keep(rank: RankTrace) -> RunInfo:
 
 
 def _about(rank: RankTrace) -> int:
-    return sum(group.rows for group in rank.row_groups) + rank.ring.num_rows
+    return sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
 
 
 def _row_groups(rank: RankTrace, rows_a_group: int) -> Iterator[pa.Table]:
