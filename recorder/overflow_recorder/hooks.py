@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
-    from overflow_recorder.trace_recorder import TraceRecorder
+    from overflow_recorder.session import Session
 
 __all__ = ["HookedModule", "ModuleHooks"]
 
@@ -41,10 +41,10 @@ class HookedModule:
 
 
 class _Hook:
-    __slots__ = ("hooked", "recorder")
+    __slots__ = ("hooked", "session")
 
-    def __init__(self, recorder: TraceRecorder, hooked: HookedModule) -> None:
-        self.recorder = recorder
+    def __init__(self, session: Session, hooked: HookedModule) -> None:
+        self.session = session
         self.hooked = hooked
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -61,7 +61,7 @@ class _BeforeForward(_Hook):
         # Inside a compiled region Python does not run: traced to nothing, this hook leaves the graph as it is.
         if is_compiling():
             return
-        self.recorder._before_forward(self.hooked, module, args, kwargs)
+        self.session.before_forward(self.hooked, module, args, kwargs)
 
 
 class _AfterForward(_Hook):
@@ -70,7 +70,7 @@ class _AfterForward(_Hook):
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
         if is_compiling():
             return
-        self.recorder._after_forward(self.hooked, module, args, kwargs, output)
+        self.session.after_forward(self.hooked, module, args, kwargs, output)
 
 
 class ModuleHooks:
@@ -78,12 +78,12 @@ class ModuleHooks:
 
     Args:
         model: The root.
-        recorder: Whom the hooks call.
+        session: Whom the hooks call.
     """
 
-    def __init__(self, model: nn.Module, recorder: TraceRecorder) -> None:
+    def __init__(self, model: nn.Module, session: Session) -> None:
         self._model = model
-        self._recorder = recorder
+        self._session = session
         self._handles: list[RemovableHandle] = []
         self._known: set[int] = set()
         self._skipped: set[str] = set()
@@ -115,7 +115,7 @@ class ModuleHooks:
                 self._attach_one(HookedModule(name, module), module)
 
     def _attach_one(self, hooked: HookedModule, module: nn.Module) -> None:
-        before, after = _BeforeForward(self._recorder, hooked), _AfterForward(self._recorder, hooked)
+        before, after = _BeforeForward(self._session, hooked), _AfterForward(self._session, hooked)
         self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
         # always_call: a forward that raises has left its module too, or every later frame would be taken for its child.
         self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))

@@ -23,11 +23,13 @@ class OptimizerSteps:
     Args:
         model: Whose parameters.
         stepped: Called after the step with the optimizer.
+        fault: Called with an exception of ours: none may reach the training.
     """
 
-    def __init__(self, model: nn.Module, stepped: Callable[[Optimizer], None]) -> None:
+    def __init__(self, model: nn.Module, stepped: Callable[[Optimizer], None], fault: Callable[[Exception], None]) -> None:
         self._model = model
         self._stepped = stepped
+        self._fault = fault
         self._ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._handle: RemovableHandle | None = None
 
@@ -43,10 +45,16 @@ class OptimizerSteps:
             self._handle = None
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        try:
+            if self._is_ours(optimizer):
+                self._stepped(optimizer)
+        except Exception as error:  # noqa: BLE001
+            self._fault(error)
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
         ours = self._ours.get(optimizer)
         if ours is None:
             parameters = {id(parameter) for parameter in self._model.parameters()}
             held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
             ours = self._ours[optimizer] = not parameters.isdisjoint(held)
-        if ours:
-            self._stepped(optimizer)
+        return ours

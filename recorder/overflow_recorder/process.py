@@ -90,7 +90,7 @@ class _Recorders:
     def _abandon_all(self) -> None:
         """In a forked child: the trace is the parent's."""
         for recorder in list(self._attached):
-            recorder._abandon()
+            recorder.abandon()
         self._attached.clear()
 
 

@@ -1,0 +1,285 @@
+"""What lives between a recorder's start and its close: what hooks call, the order of frames, the events they make."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
+
+from overflow_analyzer.run_info import EndInfo
+from overflow_analyzer.schema import PHASES, ROLES
+from overflow_recorder.batches import BatchCounter
+from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
+from overflow_recorder.faults import describe_error, warn
+from overflow_recorder.gradients import Gradients
+from overflow_recorder.hooks import ModuleHooks
+from overflow_recorder.optimizer_steps import OptimizerSteps
+from overflow_recorder.recording import FrameRecording, Unpublished, in_backward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from overflow_analyzer.run_info import HowEnded
+    from overflow_recorder.batches import Batch
+    from overflow_recorder.hooks import HookedModule
+    from overflow_recorder.storage import Storage
+    from overflow_recorder.trace_recorder import TraceRecorder
+
+__all__ = ["Session"]
+
+_MANUAL, _BACKWARD = PHASES.index("manual"), PHASES.index("backward")
+_VALUE = ROLES.index("value")
+_Event = tuple[str, Any]
+
+
+class Session:
+    """One attached recorder at work.
+
+    Args:
+        recorder: Whose model, options and callbacks.
+        storage: Where frames go.
+
+    Raises:
+        Exception: Attaching failed; no hook is left.
+    """
+
+    def __init__(self, recorder: TraceRecorder, storage: Storage) -> None:
+        self._recorder = recorder
+        self._storage = storage
+        self._detecting = recorder.options.trace_batch_nums is None
+        self._recording = FrameRecording(recorder.options, storage.window)
+        self._pending: list[Unpublished] = []
+        self._alarmed: set[str] = set()
+        self._measuring = False
+        self._meant = False
+        self._backward_batch: Batch | None = None
+        self.batches = BatchCounter(recorder.options)
+        self.failure: str | None = None
+        self.hooks = ModuleHooks(recorder.model, self)
+        self._optimizer_steps = OptimizerSteps(recorder.model, self._optimizer_stepped, self.fault)
+        self._gradients = Gradients(recorder.model, recorder.options.roles, self)
+
+    def attach(self) -> None:
+        """Attach everywhere, or nowhere.
+
+        Raises:
+            Exception: What torch said.
+        """
+        try:
+            self.hooks.attach()
+            self._gradients.attach()
+            self._optimizer_steps.attach()
+        except BaseException:
+            self.detach()
+            raise
+        self.begin_batch()
+
+    def detach(self) -> None:
+        """Stop measuring and remove every hook."""
+        self._measuring = False
+        self.hooks.detach()
+        self._gradients.detach()
+        self._optimizer_steps.detach()
+
+    def end_info(
+        self, how: HowEnded, reason: str | None, batch_number: int | None, frame_number: int | None
+    ) -> EndInfo:
+        """Say how the run ended; a recorder that switched itself off says that, whatever came later."""
+        if self.failure is not None:
+            how, reason = "switched off", self.failure
+        return EndInfo(
+            how=how,
+            time_ns=time.time_ns(),
+            batch_number=self.batches.current.number if batch_number is None else batch_number,
+            frame_number=frame_number,
+            reason=reason,
+            frames_seen=self._storage.window.frames_seen(),
+        )
+
+    # Batches.
+
+    def begin_batch(self) -> None:
+        """Start measuring the current batch, or not: one that nobody asked for costs nothing."""
+        batch = self.batches.current
+        self._measuring = self._wants(batch)
+        self._backward_batch = None
+        self._recording.measuring.forget()
+        self.hooks.attach_new()
+        self._call("batch_begin", BatchEvent(batch.number, batch.selected))
+
+    def end_batch(self) -> None:
+        """Publish what waited for a device, then tell the callbacks."""
+        batch = self.batches.current
+        self.batches.root_ends()
+        self._dispatch(self._flush())
+        self._call("batch_end", BatchEvent(batch.number, batch.selected))
+
+    def _wants(self, batch: Batch) -> bool:
+        return self.failure is None and (self._detecting or batch.selected)
+
+    # What module hooks call.
+
+    def before_forward(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A module is about to run."""
+        try:
+            if hooked.is_root and not in_backward() and not _is_replica(module):
+                self._root_starts()
+            if self._measuring:
+                self._recording.enter(hooked, module, args, kwargs)
+                self._gradients.of_inputs(hooked, args, kwargs)
+        except Exception as error:  # noqa: BLE001
+            self.fault(error)
+
+    def _root_starts(self) -> None:
+        # A call of the root inside the root would be no new batch; but calls that never returned look the same, and
+        # those (an interrupted cell of a notebook) are the common case.
+        self._recording.abandon_calls()
+        if self.batches.root_starts():
+            self.begin_batch()
+
+    def after_forward(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        """A module's forward has returned, or raised."""
+        try:
+            if self.failure is not None:
+                self.detach()
+                return
+            if self._measuring:
+                self._dispatch(self._frame_of(hooked, module, args, kwargs, output))
+            else:
+                self._storage.window.skip_frame()
+            if hooked.is_root and self._recording.is_outermost() and not in_backward() and not _is_replica(module):
+                self._gradients.of_batch(output, self.batches.current)
+                self.end_batch()
+        except Exception as error:  # noqa: BLE001
+            self.fault(error)
+
+    def _frame_of(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> Iterable[_Event]:
+        batch = self.batch_now()
+        frame = self._recording.leave(hooked, module, args, kwargs, output, batch)
+        self._gradients.of_outputs(hooked, output)
+        return () if frame is None else self._take(frame)
+
+    def batch_now(self) -> Batch:
+        """The batch of what runs now: in a backward the one that it is of, which accumulation may have left behind."""
+        if self._backward_batch is not None and in_backward():
+            return self._backward_batch
+        return self.batches.current
+
+    # What gradient and optimizer hooks call.
+
+    def backward_starts(self, batch: Batch) -> None:
+        """The backward of a batch has reached its root's output."""
+        self._backward_batch = batch
+        self._measuring = self._wants(batch)
+
+    def values(
+        self, module_name: str, module_class: str, role: int, phase: int, named: Iterable[tuple[str, Any]]
+    ) -> None:
+        """Record values that are no module's forward, as one frame."""
+        try:
+            if self._measuring:
+                entries = self._recording.values(module_name, role, named)
+                frame = self._recording.frame(self.batch_now(), phase, module_name, module_class, entries)
+                self._dispatch(() if frame is None else self._take(frame))
+        except Exception as error:  # noqa: BLE001
+            self.fault(error)
+
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        self._recording.optimizer_step += 1
+        self._gradients.of_optimizer(optimizer)
+
+    # The order of frames, and the events they make.
+
+    def _take(self, frame: Unpublished) -> Iterable[_Event]:
+        if self._pending or not frame.is_measured:
+            # Frames stay in order: behind one whose figures are still on a device, all wait for the batch's end.
+            self._pending.append(frame)
+            return ()
+        return self._publish(frame)
+
+    def _publish(self, frame: Unpublished) -> Iterable[_Event]:
+        number = self._storage.publish(frame)
+        alarming = self._detecting and frame.alarming and frame.module_name not in self._alarmed
+        listening = self._recorder.callbacks.listens_to("frame")
+        if number is None or not (alarming or listening):
+            return ()
+        window = tuple(self._storage.window.last_frames())
+        events: list[_Event] = [("frame", FrameEvent(window[-1]))] if listening else []
+        if alarming:
+            self._alarmed.add(frame.module_name)
+            self._storage.window.keep_window()
+            found = NonFiniteEvent(window[-1], window, frame.batch.number, window[-1].nonfinite_entries)
+            events.append(("nonfinite", found))
+        return events
+
+    def _flush(self) -> Iterator[_Event]:
+        """Publish what waited for a device; the events of a batch that is written whole come after all its frames."""
+        if not self._pending:
+            return
+        self._recording.measuring.collect()
+        pending, self._pending = self._pending, []
+        later: list[_Event] = []
+        for frame in pending:
+            events = self._publish(_resolved(frame))
+            if frame.batch.selected:
+                later += events
+            else:
+                yield from events  # where that raises, what came after the inf/nan does not push its history out
+        yield from later
+
+    def publish_rest(self) -> None:
+        """At the end: publish what still waits, without events."""
+        with contextlib.suppress(Exception):
+            for _ in self._flush():
+                pass
+
+    def _dispatch(self, events: Iterable[_Event]) -> None:
+        for name, event in events:
+            self._call(name, event)
+
+    def _call(self, name: str, event: Any) -> None:
+        try:
+            self._recorder.callbacks.call_event(name, self._recorder, event)
+        except Exception:
+            self._meant = True
+            raise
+
+    # Faults of our own.
+
+    def fault(self, error: Exception) -> None:
+        """Handle an exception, from an except clause: what a callback raised is meant and goes on, all else is ours.
+
+        Raises:
+            Exception: The callback's.
+        """
+        if self._meant:
+            self._meant = False
+            raise  # noqa: PLE0704  called while it is being handled
+        self.switch_off(error)
+
+    def switch_off(self, error: Exception) -> None:
+        """Warn once and be off. Hooks are removed by the next one that runs, never from another thread."""
+        self._measuring = False
+        if self.failure is not None:
+            return
+        self.failure = describe_error(error)
+        with contextlib.suppress(Exception):
+            self._storage.note_end(self.end_info("switched off", None, None, None))
+        warn(f"the recorder switched itself off ({self.failure}); training goes on, the trace so far is readable")
+
+
+def _is_replica(module: nn.Module) -> bool:
+    return getattr(module, "_is_replica", False) is True
+
+
+def _resolved(frame: Unpublished) -> Unpublished:
+    entries = [(kind, role, at, getattr(one, "measured", one)) for kind, role, at, one in frame.entries]
+    return frame._replace(entries=entries)
