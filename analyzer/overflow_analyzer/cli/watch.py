@@ -1,0 +1,82 @@
+"""``overflow-analyze watch``: follow a living run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from overflow_analyzer.cli.options import TraceCommand, trace_argument
+from overflow_analyzer.cli.output import finish, note, write
+from overflow_analyzer.errors import EmptyTraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from overflow_analyzer.watch import Look, Watcher
+
+__all__ = ["command"]
+
+_PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell whether the run lives
+
+
+@click.command(cls=TraceCommand)
+@trace_argument()
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once and end.")
+def command(trace: str, interval: float, once: bool) -> int:
+    """Follow the run that is being recorded at TRACE: batches, least headroom, each tensor that gets an inf/nan.
+
+    Headroom is how often a value can double before it passes its dtype's limit. Watching ends when the run ends, with
+    exit code 1 if there was an inf/nan. On a terminal the display stays in place; elsewhere each look is a line.
+
+    Example:
+      overflow-analyze watch run.parquet --interval 10
+    """
+    from overflow_analyzer.terminal import is_terminal
+    from overflow_analyzer.watch import Watcher
+    from overflow_analyzer.watch_text import LineDisplay, ScreenDisplay
+
+    display = ScreenDisplay(trace) if is_terminal(sys.stdout) else LineDisplay(trace)
+    alarmed = False
+    for look in _looks(Watcher(trace), interval, once=once):
+        alarmed = alarmed or bool(look.alarms)
+        write(display.show(look))
+        finish()
+    return int(alarmed)
+
+
+def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Look]:
+    """Yield looks until the run has ended, is given up, or one was enough."""
+    changed, waiting = time.monotonic(), False
+    while True:
+        try:
+            look = watcher.look()
+        except EmptyTraceError as error:
+            if once or time.monotonic() - changed > _PATIENCE:
+                raise
+            if not waiting:
+                note(f"waiting for the first frame ({error})")
+            waiting = True
+        else:
+            yield look
+            if look.changed:
+                changed = time.monotonic()
+            if once or _is_over(look, time.monotonic() - changed):
+                return
+        time.sleep(interval)
+
+
+def _is_over(look: Look, idle: float) -> bool:
+    if look.living:
+        return False
+    return "unknown" not in look.ended or idle > _PATIENCE
