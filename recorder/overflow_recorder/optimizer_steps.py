@@ -26,7 +26,9 @@ class OptimizerSteps:
         fault: Called with an exception of ours: none may reach the training.
     """
 
-    def __init__(self, model: nn.Module, stepped: Callable[[Optimizer], None], fault: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, model: nn.Module, stepped: Callable[[Optimizer], None], fault: Callable[[Exception], None]
+    ) -> None:
         self._model = model
         self._stepped = stepped
         self._fault = fault
