@@ -1,0 +1,60 @@
+"""``overflow-analyze report``: the first inf/nan, the frames before it, what produced it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from overflow_analyzer.cli.options import Format, TraceCommand, format_option, rank_option, trace_argument
+from overflow_analyzer.cli.output import write
+
+__all__ = ["command"]
+
+
+@click.command(cls=TraceCommand)
+@trace_argument()
+@click.option(
+    "--frames",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Frames to show, with the inf/nan's; else the run's window.",
+)
+@rank_option()
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Look in this batch alone.")
+@format_option()
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 where an inf/nan was found too.")
+def command(
+    *,
+    trace: str,
+    frames: int | None,
+    rank: int | None,
+    batch: int | None,
+    format: Format,  # noqa: A002  the option's name
+    exit_zero: bool,
+) -> int:
+    """Report the first inf/nan in TRACE: the frames before it, what produced it, and what the trace cannot tell.
+
+    It is the first among what was recorded, and where nothing is found, that holds for what was recorded. The exit code
+    is 1 if an inf/nan was found and 0 if not.
+
+    Example:
+      overflow-analyze report run.parquet --frames 40
+    """
+    from overflow_analyzer.explanation import coverage_of
+    from overflow_analyzer.finding import find_first_nonfinite
+    from overflow_analyzer.report_text import finding_as_json, render_finding, render_nothing_found
+    from overflow_analyzer.strict_json import to_json
+    from overflow_analyzer.terminal import shows_colour
+    from overflow_analyzer.trace import open_trace
+
+    opened = open_trace(trace)
+    finding = find_first_nonfinite(opened, rank=rank, batch=batch, frames=frames)
+    coverage = finding.coverage if finding else coverage_of(opened)
+    if format == "json":
+        write(to_json(finding_as_json(finding, coverage)))
+    elif finding is None:
+        write(render_nothing_found(opened, coverage, rank=rank, batch=batch, markdown=format == "markdown"))
+    else:
+        write(render_finding(finding, markdown=format == "markdown", coloured=shows_colour(sys.stdout)))
+    return int(finding is not None and not exit_zero)
