@@ -142,7 +142,9 @@ def _resolved(owner: type, field: dataclasses.Field[Any], label: str) -> Any:
     """The field's type hint, evaluated where its class was defined."""
     bases = [base for base in owner.__mro__ if vars(base).get("__dataclass_fields__", {}).get(field.name) is field]
     home = bases[-1]  # inherited fields are the same objects: the last base that has it wrote the annotation
-    holder = type("holder", (), {"__annotations__": {field.name: field.type}})
+    # Not field.type where it can be helped: transformers' parser overwrites that with what is left of a Union.
+    annotation = vars(home).get("__annotations__", {}).get(field.name, field.type)
+    holder = type("holder", (), {"__annotations__": {field.name: annotation}})
     module = vars(sys.modules[home.__module__]) if home.__module__ in sys.modules else {}
     # The module's names come before the class's, as in typing.get_type_hints: a field may be called what its type is.
     outer, inner = dict(vars(home)), {home.__name__: home, **module}
@@ -150,7 +152,7 @@ def _resolved(owner: type, field: dataclasses.Field[Any], label: str) -> Any:
         return typing.get_type_hints(holder, outer, inner, include_extras=True)[field.name]
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise TypeError(
-            f"{label}: the annotation {field.type!r} cannot be resolved ({error}). A postponed annotation is looked "
+            f"{label}: the annotation {annotation!r} cannot be resolved ({error}). A postponed annotation is looked "
             f"up in the module {home.__module__}: define what it names there, not in a function nor under "
             "`if TYPE_CHECKING:`, or remove `from __future__ import annotations`"
         ) from None

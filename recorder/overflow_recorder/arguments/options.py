@@ -37,10 +37,10 @@ class ArgumentAction(argparse.Action):
 
     def __call__(
         self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002 - argparse's signature
+        parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
         values: str | Sequence[Any] | None,
-        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+        option_string: str | None = None,
     ) -> None:
         """Put the converted value into the namespace."""
         try:
