@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
+from overflow_analyzer.files import open_regular
 from overflow_analyzer.run_info import RunInfo, check_format_version
 from overflow_analyzer.schema import (
     COUNT_COLUMNS,
@@ -24,10 +25,25 @@ from overflow_analyzer.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Footer", "RowGroup", "open_part_writer", "part_metadata", "read_footer", "read_row_group", "write_part"]
+__all__ = [
+    "Footer",
+    "RowGroup",
+    "open_part_writer",
+    "part_metadata",
+    "read_footer",
+    "read_row_group",
+    "stream_row_group",
+    "write_part",
+]
+
+_MOST_ROWS: Final = 1 << 22  # of a row group; recorders and compacting stay below a quarter of it
+_MOST_BYTES: Final = 1 << 32
+_ROWS_STREAMED: Final = 1 << 15
+_STREAM_BUFFER: Final = 1 << 16
+_VERSION_DIGITS: Final = 18
 
 _DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
 _INTEGERS: Final = tuple(field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type))
@@ -143,25 +159,21 @@ def read_footer(path: Path) -> Footer:
         UnknownVersionError: Another format version.
         OSError: The file cannot be opened.
     """
-    with path.open("rb") as source:
+    with open_regular(path) as source:
         size = os.fstat(source.fileno()).st_size
         try:
             metadata = pq.read_metadata(source)
             schema = metadata.schema.to_arrow_schema()
             keys = metadata.metadata or {}
+            row_groups = tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups))
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
     if METADATA_VERSION_KEY in keys:
         check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
     _check_columns(schema, path)
-    return Footer(
-        path=path,
-        bytes=size,
-        rows=metadata.num_rows,
-        frames=_frames(keys),
-        runs=_runs(keys, path),
-        row_groups=tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups)),
-    )
+    for group in row_groups:
+        _check_size(group, metadata.row_group(group.index).total_byte_size)
+    return Footer(path, size, metadata.num_rows, _frames(keys), _runs(keys, path), row_groups)
 
 
 def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
@@ -175,19 +187,52 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
         DamagedTraceError: Its pages cannot be read.
     """
     names = SCHEMA.names if columns is None else list(columns)
+    with _naming(group), pq.ParquetFile(group.path) as file:
+        return _in_contract(file.read_row_group(group.index, columns=names), names)
+
+
+def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield a row group in pieces, so that memory does not grow with it; the rest as ``read_row_group``."""
+    names = SCHEMA.names if columns is None else list(columns)
+    with _naming(group), pq.ParquetFile(group.path, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
+        for batch in file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names):
+            yield _in_contract(pa.Table.from_batches([batch]), names)
+
+
+@contextlib.contextmanager
+def _naming(group: RowGroup) -> Iterator[None]:
     try:
-        with pq.ParquetFile(group.path) as file:
-            table = file.read_row_group(group.index, columns=names)
-            wanted = pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
-            return table.select(names).cast(wanted)
+        yield
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise DamagedTraceError(
             f"{group.path}: row group {group.index} cannot be read ({_first_line(error)})"
         ) from None
 
 
+def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
+    wanted = pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
+    return _checked(table.select(names).cast(wanted))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """Refuse what Arrow reads without looking and stumbles over later.
+
+    Raises:
+        ValueError: A null where there is none, names that are no UTF-8 or positions without a name.
+    """
+    for field in table.schema:
+        column = table[field.name]
+        if not field.nullable and column.null_count:
+            raise ValueError(f"column {field.name} has nulls")
+        if pa.types.is_dictionary(field.type):
+            column.validate(full=True)
+            for chunk in column.chunks:
+                chunk.dictionary.validate(full=True)
+    return table
+
+
 def _version(text: bytes) -> object:
-    return int(text) if text.isdigit() else text.decode("utf-8", "replace")
+    return int(text) if text.isdigit() and len(text) <= _VERSION_DIGITS else text[:40].decode("utf-8", "replace")
 
 
 def _runs(keys: dict[bytes, bytes], path: Path) -> tuple[RunInfo, ...]:
@@ -214,13 +259,24 @@ def _check_columns(schema: pa.Schema, path: Path) -> None:
         raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(missing[:3])}")
 
 
+def _check_size(group: RowGroup, total_bytes: int) -> None:
+    """A few bytes can claim to be any number of equal rows; whoever reads a row group has it in memory."""
+    if group.rows > _MOST_ROWS or total_bytes > _MOST_BYTES:
+        raise DamagedTraceError(
+            f"{group.path}: row group {group.index} has {group.rows} rows ({total_bytes} bytes), more than a reader "
+            f"should hold in memory ({_MOST_ROWS} rows, {_MOST_BYTES} bytes)"
+        )
+
+
 def _row_group(path: Path, metadata: pq.FileMetaData, index: int) -> RowGroup:
     group = metadata.row_group(index)
     statistics = {}
     for position in range(group.num_columns):
         column = group.column(position)
         if column.path_in_schema in _DESCRIBED and column.is_stats_set and column.statistics.has_min_max:
-            statistics[column.path_in_schema] = (column.statistics.min, column.statistics.max)
+            bounds = (column.statistics.min, column.statistics.max)
+            if all(type(bound) is int for bound in bounds):  # those of another type prove nothing
+                statistics[column.path_in_schema] = bounds
     unbounded = (-(2**63), 2**63 - 1)
     frames, batches = statistics.get("frame_number", unbounded), statistics.get("batch_number", unbounded)
     ranks = statistics.get("rank", (None, None))

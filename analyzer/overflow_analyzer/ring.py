@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError
+from overflow_analyzer.files import read_regular
 from overflow_analyzer.names import read_names
 from overflow_analyzer.run_info import EndInfo, check_format_version
 from overflow_analyzer.schema import (
@@ -53,6 +54,8 @@ _PRESENT = {
     "abs_mean": PRESENT_MEANS,
     "rms": PRESENT_MEANS,
 }
+_MOST_RING_BYTES = 1 << 29  # twice the largest ring that a recorder makes
+_MOST_NAMES_BYTES = 1 << 26
 _NULLABLE_NAMES = ("dtype", "device", "layout", "note")
 _CODES = {"phase": PHASES, "role": ROLES, "kind": KINDS}
 
@@ -92,12 +95,12 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         OSError: The file cannot be read.
     """
     # Rows refer to names written before them, so the ring is read first.
-    data = ring_path.read_bytes()
+    data = read_regular(ring_path, _MOST_RING_BYTES)
     try:
-        names, torn = read_names(names_path.read_bytes())
+        names, torn = read_names(read_regular(names_path, _MOST_NAMES_BYTES))
         lost = [f"{torn} bytes at the end of {names_path.name}"] if torn else []
-    except FileNotFoundError:
-        names, lost = [""], [f"{names_path.name}: it is gone, and with it the names of the window's rows"]
+    except OSError as error:
+        names, lost = [""], [f"{names_path.name} and with it the window's rows ({error.strerror or error})"]
     header = _read_header(data, ring_path)
     if header is None:
         lost.append(f"the header of {ring_path.name}")
@@ -169,7 +172,7 @@ def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any) ->
     used = np.zeros(len(slots), dtype=bool)
     used[: min(capacity, published, len(slots))] = True
     if published >= capacity:
-        being_written = (published + np.arange(min(capacity, 2048))) % capacity
+        being_written = (published % capacity + np.arange(min(capacity, 2048))) % capacity
         used[being_written[being_written < len(slots)]] = False
     return missing_at_the_end + int(np.count_nonzero(used & ~valid))
 

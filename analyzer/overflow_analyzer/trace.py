@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from overflow_analyzer.errors import (
@@ -19,108 +16,18 @@ from overflow_analyzer.errors import (
     NotRecordedError,
     TraceNotFoundError,
 )
-from overflow_analyzer.frames import Frame, frames_from_tables
-from overflow_analyzer.parts import Footer, RowGroup, read_footer, read_row_group
-from overflow_analyzer.ring import read_ring
+from overflow_analyzer.parts import Footer, read_footer, read_row_group
+from overflow_analyzer.rank_trace import RankTrace, open_rank
 from overflow_analyzer.run_info import HowEnded, RunInfo
-from overflow_analyzer.schema import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, SCHEMA
+from overflow_analyzer.schema import RUN_FILE, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-try:
-    import fcntl
-except ImportError:  # Windows: a trace is read there too, only whether its run still lives cannot be told
-    fcntl = None  # type: ignore[assignment]
+    import os
 
 __all__ = ["RankTrace", "Trace", "open_trace"]
 
-_RANK_DIRECTORY = re.compile(r"rank=(\d+)")
+_RANK_DIRECTORY = re.compile(r"rank=(\d{1,9})", re.ASCII)
 _UNKNOWN_RUN = RunInfo(run_id="", rank=0, world_size=1, model_class="", started_ns=0)
-
-
-@dataclass(frozen=True)
-class RankTrace:
-    """What one rank left: sealed row groups and rows from a ring, in order of frame_number, no frame twice."""
-
-    rank: int
-    run: RunInfo
-    ended: HowEnded
-    footers: tuple[Footer, ...]
-    ring: pa.Table
-    """Rows that are in the trace but in no sealed part; empty after a clean close."""
-    dropped_frames: int = 0
-    """Frames of selected batches that the recorder gave up because the disk was slower than the run."""
-    lost: tuple[str, ...] = ()
-    """Sentences that say what could not be read."""
-
-    @property
-    def row_groups(self) -> tuple[RowGroup, ...]:
-        """The sealed row groups that hold rows of this rank, in order of frame_number."""
-        groups = (group for footer in self.footers for group in footer.row_groups if group.rows)
-        return tuple(
-            group
-            for group in groups
-            if group.first_rank is None or group.first_rank <= self.rank <= (group.last_rank or 0)
-        )
-
-    def read(self, group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read this rank's rows of one row group.
-
-        Args:
-            group: One of ``row_groups``.
-            columns: Names of ``schema.SCHEMA``; None for all.
-
-        Raises:
-            DamagedTraceError: Its pages cannot be read.
-        """
-        if group.first_rank == group.last_rank:
-            return read_row_group(group, columns)
-        table = read_row_group(group, [*(columns or SCHEMA.names), "rank"])
-        return table.filter(pc.equal(table["rank"], self.rank)).drop_columns(["rank"])
-
-    def tables(
-        self, columns: Sequence[str] | None = None, *, batch: int | None = None, frames: range | None = None
-    ) -> Iterator[pa.Table]:
-        """Yield the rows in order, a row group at a time, never more than one in memory.
-
-        Args:
-            columns: Names of ``schema.SCHEMA``; None for all.
-            batch: Only rows of this batch; row groups without it are not read.
-            frames: Only rows whose frame_number lies in this range (step 1).
-        """
-        wanted = None if columns is None else list(dict.fromkeys([*columns, "batch_number", "frame_number"]))
-        for group in self.row_groups:
-            if batch is not None and not group.first_batch <= batch <= group.last_batch:
-                continue
-            if frames is not None and (group.last_frame < frames.start or group.first_frame >= frames.stop):
-                continue
-            yield from _matching(self.read(group, wanted), columns, batch, frames)
-        yield from _matching(self.ring, columns, batch, frames)
-
-    def frames(self, *, batch: int | None = None, frames: range | None = None) -> Iterator[Frame]:
-        """Yield frames in order; the arguments are those of ``tables``."""
-        return frames_from_tables(self.tables(batch=batch, frames=frames))
-
-    @property
-    def rows(self) -> int:
-        """Rows in the trace; counted by reading only where a file mixes ranks in one row group."""
-        mixed = any(group.first_rank != group.last_rank for group in self.row_groups)
-        if mixed:
-            return sum(table.num_rows for table in self.tables(["frame_number"]))
-        return sum(group.rows for group in self.row_groups) + self.ring.num_rows
-
-    @property
-    def frame_count(self) -> int:
-        """Distinct frames in the trace."""
-        if any(footer.frames is None or len(footer.runs) > 1 for footer in self.footers):
-            return sum(len(np.unique(table["frame_number"])) for table in self.tables(["frame_number"]))
-        return sum(footer.frames or 0 for footer in self.footers) + len(self.ring["frame_number"].unique())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the sealed parts."""
-        return sum(footer.bytes for footer in self.footers)
 
 
 @dataclass(frozen=True)
@@ -235,94 +142,11 @@ def _open_directory(path: Path) -> Trace:
     ranks, lost = [], []
     for rank, directory in sorted(directories.items()):
         try:
-            ranks.append(_open_rank(rank, directory))
+            ranks.append(open_rank(rank, directory))
         except DamagedTraceError as error:
             lost.append(str(error))
+        except OSError as error:
+            lost.append(f"{directory}: cannot be read ({error.strerror or error})")
     if not ranks:
         raise DamagedTraceError(f"{path}: nothing of it can be read: {lost[0]}")
     return Trace(path, tuple(ranks), tuple(lost))
-
-
-def _open_rank(rank: int, directory: Path) -> RankTrace:
-    # The ring is read before the parts are listed: a row that leaves it in between is then in a part, not in neither.
-    ring = _read_leftover(directory)
-    footers, lost = _read_parts(directory)
-    run = _read_run(directory, footers)
-    if ring is not None and run.end is None:
-        run = replace(run, end=ring.end)
-    last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
-    return RankTrace(
-        rank=rank,
-        run=run,
-        ended=_how_ended(run, directory),
-        footers=tuple(footers),
-        ring=SCHEMA.empty_table() if ring is None else ring.kept_after(last_sealed),
-        dropped_frames=run.end.frames_dropped if run.end else (ring.dropped_frames if ring else 0),
-        lost=(*lost, *(ring.lost if ring else ())),
-    )
-
-
-def _read_leftover(directory: Path) -> Any:
-    try:
-        return read_ring(directory / RING_FILE, directory / NAMES_FILE)
-    except FileNotFoundError:
-        return None
-
-
-def _read_parts(directory: Path) -> tuple[list[Footer], list[str]]:
-    footers, lost = [], []
-    for path in sorted(directory.glob(f"{PART_PREFIX}*.parquet")):
-        try:
-            footers.append(read_footer(path))
-        except FileNotFoundError:
-            continue  # the living run's max_bytes removed it between the listing and now
-        except DamagedTraceError as error:
-            lost.append(str(error))
-    return footers, lost
-
-
-def _read_run(directory: Path, footers: list[Footer]) -> RunInfo:
-    try:
-        return RunInfo.from_json((directory / RUN_FILE).read_bytes(), directory / RUN_FILE)
-    except (FileNotFoundError, DamagedTraceError):
-        runs = [run for footer in footers for run in footer.runs]
-        if runs:
-            return runs[-1]
-        raise DamagedTraceError(f"{directory}: neither {RUN_FILE} nor a part describes the run") from None
-
-
-def _how_ended(run: RunInfo, directory: Path) -> HowEnded:
-    if run.end is not None:
-        return run.end.how
-    try:
-        descriptor = os.open(directory / RING_FILE, os.O_RDONLY)
-    except OSError:
-        return "unknown"
-    if fcntl is None:
-        os.close(descriptor)
-        return "unknown"
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "still running"
-    except OSError:
-        return "unknown"  # a file system without locks
-    else:
-        return "killed"
-    finally:
-        os.close(descriptor)
-
-
-def _matching(
-    table: pa.Table, columns: Sequence[str] | None, batch: int | None, frames: range | None
-) -> Iterator[pa.Table]:
-    mask = np.ones(table.num_rows, dtype=bool)
-    if batch is not None:
-        mask &= table["batch_number"].to_numpy() == batch
-    if frames is not None:
-        numbers = table["frame_number"].to_numpy()
-        mask &= (numbers >= frames.start) & (numbers < frames.stop)
-    if not mask.all():
-        table = table.filter(pa.array(mask))
-    if table.num_rows:
-        yield table if columns is None else table.select(list(columns))
