@@ -218,6 +218,7 @@ def _field(hint: Any, default: Any = ..., **options: Any) -> Any:
         (_field(int | str, "auto"), [], "fails", "auto"),
         (_field(int | float), ["--x", "0.5"], "fails", 0.5),
         (_field(list[bool]), ["--x", "False"], [True], [False]),
+        (_field(float), ["--x", "-1e-4"], "fails", -1e-4),
         (_field(list), ["--x", "a"], "fails", ["a"]),
         (_field(tuple[int, str]), ["--x", "1", "a"], "fails", (1, "a")),
         (_field(list[int], default_factory=lambda: [1]), ["--x"], "fails", []),

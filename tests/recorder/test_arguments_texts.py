@@ -204,6 +204,11 @@ def test_a_number_comes_back_from_its_text(number: complex) -> None:
     assert_same(from_line(type(number), f"--x={number!r}"), number)
 
 
+@given(st.one_of(st.integers(), st.floats(allow_nan=False)))
+def test_a_negative_number_is_a_value_and_no_option(number: float) -> None:
+    assert_same(from_line(type(number), "--x", repr(number)), number)
+
+
 @given(st.text())
 def test_a_text_comes_back_as_it_is(text: str) -> None:
     assert from_line(str, f"--x={text}") == text

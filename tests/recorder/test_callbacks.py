@@ -248,10 +248,14 @@ def test_listening_follows_the_list() -> None:
 
     # WHEN
     handler.pop_callback(First)
-    handler.add_callback(DuckTyped)
 
     # THEN
     assert not handler.listens_to("log")
+
+    # WHEN
+    handler.add_callback(DuckTyped)
+
+    # THEN
     assert handler.listens_to("push")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["DataclassArgumentParser", "UnrecognizedArgumentsError"]
+
+_NEGATIVE_NUMBER = re.compile(r"-(?:(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?|inf|nan)$", re.IGNORECASE)
 
 
 class UnrecognizedArgumentsError(SystemExit, ValueError):
@@ -59,6 +62,8 @@ class DataclassArgumentParser(argparse.ArgumentParser):
         options.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
         options.setdefault("allow_abbrev", False)
         super().__init__(**options)
+        # argparse's own pattern takes -1e-4 and -inf for options, and the option before them for one without a value.
+        self._negative_number_matcher = _NEGATIVE_NUMBER
         self.dataclass_types = _as_dataclasses(dataclass_types)
         taken = _unique_names([argument for kind in self.dataclass_types for argument in arguments_of(kind)])
         groups: dict[str, argparse._ArgumentGroup] = {}
