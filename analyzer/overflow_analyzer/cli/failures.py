@@ -33,8 +33,6 @@ def exit_code_for(error: BaseException) -> int:
         return _INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else _UNREADABLE
-    if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
-        traceback.print_exception(error)
     message, code = _explained(error)
     note(message)
     return code
@@ -47,5 +45,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return ": ".join(part for part in (str(error.filename or ""), error.strerror) if part), _UNREADABLE
     if isinstance(error, MemoryError):
         return "not enough memory", _UNREADABLE
+    if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
+        traceback.print_exception(error)
     kind = f"{type(error).__name__}: {error}"
     return f"an error of its own ({kind}); please report it with what {TRACEBACK_VARIABLE}=1 shows", _UNREADABLE
