@@ -34,7 +34,7 @@ def render_finding(finding: Finding, *, markdown: bool = False, coloured: bool =
     explanation = render_explanation(finding)
     if not markdown:
         return f"{highlight(report, on=coloured)}\n{explanation.rstrip()}\n"
-    return f"### {_title(finding)}\n\n{_paragraphs(explanation)}\n{code_block(report)}"
+    return f"### {_title(finding)}\n\n{code_block(report)}{_sections(explanation)}"
 
 
 def _title(finding: Finding) -> str:
@@ -45,9 +45,11 @@ def _title(finding: Finding) -> str:
     )
 
 
-def _paragraphs(text: str) -> str:
-    """A line each, as it stands: two spaces at its end keep Markdown from joining it with the next."""
-    return "".join(f"{escape_markdown(line)}  \n" if line.strip() else "\n" for line in text.strip().splitlines())
+def _sections(text: str) -> str:
+    """Return the explanation's sections as bold lines with lists under them."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    items = ((line.startswith(" "), escape_markdown(line.strip())) for line in lines)
+    return "".join(f"- {line}\n" if is_item else f"\n**{line}**\n\n" for is_item, line in items)
 
 
 def render_nothing_found(
@@ -68,9 +70,13 @@ def render_nothing_found(
         markdown: For pasting into an issue.
     """
     sentence = f"No inf/nan in what was recorded: {_looked_at(trace, rank, batch)}."
-    lines = [sentence, *coverage]
+    uncovered = ["What this trace does not say", *(f"  {line}" for line in coverage)] if coverage else []
     if markdown:
-        return "".join(f"- {escape_markdown(line)}\n" for line in lines)
+        return f"{escape_markdown(sentence)}\n{_sections(_lines(uncovered))}"
+    return _lines([sentence, *uncovered])
+
+
+def _lines(lines: Sequence[str]) -> str:
     return "".join(f"{escape(line)}\n" for line in lines)
 
 
@@ -105,16 +111,43 @@ def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[st
         "world_size": finding.world_size,
         **{name: getattr(frame, name) for name in _OF_FRAME},
         **{name: getattr(entry, name) for name in _OF_ENTRY},
-        "origin": None if finding.origin is None else _origin(finding.origin),
+        "origin": None if finding.origin is None else _place(finding.origin),
         "cause": finding.cause,
+        "finite_before": None if finding.finite_before is None else _place(finding.finite_before),
+        **{name: [_place(one) for one in getattr(finding, name)] for name in _CHAINS},
+        "growth": finding.growth,
+        "other_ranks": finding.other_ranks,
     }
     return {"found": True, **values, "coverage": coverage, "frames": finding.window}
 
 
 _OF_FRAME = ("batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step")
-_OF_ENTRY = ("role", "context", "dtype", "nan_count", "posinf_count", "neginf_count", "finite_abs_max")
-_KEYS = ("rank", "world_size", *_OF_FRAME, *_OF_ENTRY, "origin", "cause")
+_OF_ENTRY = (
+    "role",
+    "context",
+    "dtype",
+    "shape",
+    "abs_min",
+    "abs_max",
+    "nan_count",
+    "posinf_count",
+    "neginf_count",
+    "finite_abs_max",
+)
+_CHAINS = ("chain", "propagated", "absorbed", "absorbed_before")
+_KEYS = (
+    "rank",
+    "world_size",
+    *_OF_FRAME,
+    *_OF_ENTRY,
+    "origin",
+    "cause",
+    "finite_before",
+    *_CHAINS,
+    "growth",
+    "other_ranks",
+)
 
 
-def _origin(origin: Frame) -> dict[str, Any]:
-    return {name: getattr(origin, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}
+def _place(frame: Frame) -> dict[str, Any]:
+    return {name: getattr(frame, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}

@@ -41,7 +41,7 @@ def command(
     Example:
       overflow-analyze report run.parquet --frames 40
     """
-    from overflow_analyzer.explanation import coverage_of
+    from overflow_analyzer.coverage import coverage_of
     from overflow_analyzer.finding import find_first_nonfinite
     from overflow_analyzer.report_text import finding_as_json, render_finding, render_nothing_found
     from overflow_analyzer.strict_json import to_json
