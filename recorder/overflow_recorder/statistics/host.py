@@ -2,50 +2,98 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import torch
 
+from overflow_recorder.statistics.derived import negated, repeated, with_zeros
+from overflow_recorder.statistics.extrema import extrema
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
+from overflow_recorder.statistics.formats import FORMATS, Array, Format
+from overflow_recorder.statistics.memory import ADDRESSES, data_address, elements, pieces
+from overflow_recorder.statistics.moments import add_moments
+from overflow_recorder.statistics.packed import packed
+from overflow_recorder.statistics.parallel import is_large, parallel_extrema
+from overflow_recorder.statistics.quiet import function_mode_enabled, quiet
+from overflow_recorder.statistics.values import Values, values_of
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Classes whose attributes are torch's own."""
 
 
 def measure(tensor: torch.Tensor, statistics: Statistics) -> Figures:
     """Read the figures of `tensor`.
 
     Args:
-        tensor: Any tensor: any dtype, layout and subclass. Its values are read once; nothing of it is kept.
+        tensor: Any tensor: any dtype, layout and subclass. Elements in the host's memory are read where they are;
+            a tensor on a device is copied first, which waits for that device (`DeviceBuffer` does not).
         statistics: `extrema` or `full`.
 
     Returns:
         The figures; all None where the values cannot be had. Never raises.
     """
     try:
-        return _measure(tensor, statistics)
-    except Exception:  # noqa: BLE001 # a tensor that cannot be read has no figures; training goes on
+        figures = _measure_plain(tensor, statistics)
+    except Exception:  # noqa: BLE001 # not as plain as it looked (functorch's tensors have torch.Tensor's class)
+        figures = None
+    return _measure_any(tensor, statistics) if figures is None else figures
+
+
+def _measure_plain(tensor: torch.Tensor, statistics: Statistics) -> Figures | None:
+    """The way of nearly every tensor: each check costs up to a twentieth of what reading 4,096 elements does."""
+    if type(tensor) not in PLAIN or function_mode_enabled():
+        return None
+    form = FORMATS.get(tensor.dtype)
+    if form is None or not tensor.is_cpu:
+        return None
+    size = tensor.numel()
+    if not size:
+        return EMPTY[statistics]
+    if not tensor.is_contiguous():
+        return _measure_strided(tensor, statistics)
+    address = data_address(tensor)
+    # Memory may have been given back while its tensors live on (FSDP's parameters between two uses).
+    if not address or tensor.untyped_storage().nbytes() < size * form.width:
+        return None
+    array = np.frombuffer(ADDRESSES, form.source, size, address)
+    figures = extrema((array,), form) if size <= form.piece else _extrema(array, form)
+    if figures.posinf_count != figures.neginf_count and tensor.is_neg():
+        figures = negated(figures)
+    return figures if statistics == "extrema" else add_moments(figures, pieces(array), form)
+
+
+def _measure_any(tensor: torch.Tensor, statistics: Statistics) -> Figures:
+    try:
+        with quiet():
+            values = values_of(tensor)
+            return UNKNOWN if values is None else _measure_values(values, statistics)
+    except Exception:  # noqa: BLE001 # a tensor that cannot be read has no figures, and training goes on
         return UNKNOWN
 
 
-def _measure(tensor: torch.Tensor, statistics: Statistics) -> Figures:
-    with torch.no_grad():
-        magnitude = tensor.detach().to(torch.complex128).abs() if tensor.is_complex() else tensor.detach().double().abs()
-        if not magnitude.numel():
-            return EMPTY[statistics]
-        finite = magnitude[magnitude.isfinite()]
-        low, high = magnitude.aminmax()
-        infinite = magnitude.isinf()
-        negative = 0 if tensor.is_complex() else int((infinite & (tensor < 0)).sum())
-        figures = Figures(
-            float(low),
-            float(high),
-            float(finite.max()) if finite.numel() else None,
-            int(magnitude.isnan().sum()),
-            int(infinite.sum()) - negative,
-            negative,
-        )
-        if statistics == "extrema":
-            return figures
-        smallest = torch.finfo(tensor.dtype).smallest_normal if tensor.dtype.is_floating_point else 0.0
-        return figures._replace(
-            zero_count=int((magnitude == 0).sum()),
-            subnormal_count=int(((magnitude > 0) & (magnitude < smallest)).sum()),
-            abs_mean=float(finite.mean()) if finite.numel() else None,
-            rms=float(finite.square().mean().sqrt()) if finite.numel() else None,
-        )
+def _measure_values(values: Values, statistics: Statistics) -> Figures:
+    tensor = values.tensor if values.mask is None else values.tensor[values.mask]
+    figures = _measure_strided(tensor.cpu(), statistics) if tensor.numel() else EMPTY[statistics]
+    return with_zeros(figures, values.zeros, tensor.numel()) if values.zeros else figures
+
+
+def _measure_strided(tensor: torch.Tensor, statistics: Statistics) -> Figures:
+    """Figures of a strided host tensor with at least one element, in whatever order its elements lie."""
+    form = FORMATS.get(tensor.dtype)
+    if form is None:
+        read, form, repeats = packed(tensor)
+        figures = extrema(read(), form)
+    else:
+        array, repeats = elements(tensor, form.source)
+        read = partial(pieces, array)
+        figures = _extrema(array, form)
+    if figures.posinf_count != figures.neginf_count and tensor.is_neg():
+        figures = negated(figures)
+    if statistics == "full":
+        figures = add_moments(figures, read(), form)
+    return repeated(figures, repeats) if repeats > 1 else figures
+
+
+def _extrema(array: Array, form: Format) -> Figures:
+    return parallel_extrema(array, form) if is_large(array, form) else extrema(pieces(array), form)
