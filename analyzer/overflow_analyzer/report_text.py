@@ -9,6 +9,7 @@ from overflow_analyzer.explanation import render_explanation
 from overflow_analyzer.markdown import code_block, escape_markdown, name_span
 from overflow_analyzer.report import render_report
 from overflow_analyzer.terminal import highlight
+from overflow_analyzer.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,16 +83,12 @@ def _lines(lines: Sequence[str]) -> str:
 
 def _looked_at(trace: Trace, rank: int | None, batch: int | None) -> str:
     ranks = trace.ranks if rank is None else (trace.rank(rank),)
-    of_ranks = f"rank {rank}" if rank is not None else f"{len(ranks)} rank{'s' * (len(ranks) != 1)}"
+    of_ranks = f"rank {rank}" if rank is not None else counted(len(ranks), "rank")
     if batch is not None:
         return f"batch {batch} of {of_ranks}"
     first, last = _batches(ranks)
     batches = f"batch {first}" if first == last else f"batches {first} to {last}"
-    return f"{_rows(ranks)} rows, {batches}, {of_ranks}"
-
-
-def _rows(ranks: Sequence[RankTrace]) -> int:
-    return sum(one.rows for one in ranks)
+    return f"{counted(sum(one.rows for one in ranks), 'row')}, {batches}, {of_ranks}"
 
 
 def _batches(ranks: Sequence[RankTrace]) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from overflow_analyzer.escape import escape
 from overflow_analyzer.markdown import escape_markdown
 from overflow_analyzer.replay import replay_command, seed_call
 from overflow_analyzer.tables import Column, render_table
+from overflow_analyzer.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,9 +82,9 @@ def why_missing(rank: RankSummary) -> tuple[str, ...]:
     kept += [f"the window of the last {window} frames"] if window else []
     reasons = [f"the recorder was asked to keep {' and '.join(kept)}"] if kept else []
     if rank.parts_removed:
-        reasons.append(f"max_bytes removed {rank.parts_removed} of the oldest parts")
+        reasons.append(f"max_bytes removed {counted(rank.parts_removed, 'part')}, the oldest first")
     if rank.dropped_frames:
-        reasons.append(f"{rank.dropped_frames} frames were given up because the disk was slower than the run")
+        reasons.append(f"{counted(rank.dropped_frames, 'frame')} given up because the disk was slower than the run")
     return (*reasons, *(f"lost: {sentence}" for sentence in rank.lost))
 
 
@@ -174,7 +175,7 @@ def _kept_text(kept: Kept) -> str:
         str(gap.first) if gap.first == gap.last else f"{gap.first}-{gap.last}" for gap in kept.gaps[:_SHOWN_GAPS]
     )
     more = ", ..." if kept.gap_count > _SHOWN_GAPS else ""
-    return f"{text}; {kept.missing} missing in {kept.gap_count} gap{'s' * (kept.gap_count > 1)}: {shown}{more}"
+    return f"{text}; {kept.missing} missing in {counted(kept.gap_count, 'gap')}: {shown}{more}"
 
 
 _BY_RANK: Final[dict[str, Callable[[RankSummary], str]]] = {
@@ -193,7 +194,8 @@ def _rank_row(rank: RankSummary) -> list[str]:
 def _size_of(summary: Summary) -> str:
     sealed = summary.rows - sum(rank.ring_rows for rank in summary.ranks)
     per_row = f", {summary.bytes / sealed:.1f} bytes a row" if sealed else ""
-    return f"{summary.frames} frames, {summary.rows} rows, {_bytes(summary.bytes)}{per_row}"
+    frames, rows = counted(summary.frames, "frame"), counted(summary.rows, "row")
+    return f"{frames}, {rows}, {_bytes(summary.bytes)}{per_row}"
 
 
 def _versions(run: RunInfo) -> str:

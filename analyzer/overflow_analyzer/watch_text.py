@@ -10,6 +10,7 @@ from overflow_analyzer.escape import escape
 from overflow_analyzer.float_formats import FLOAT_FORMATS, float_format
 from overflow_analyzer.tables import Column, render_table
 from overflow_analyzer.terminal import paint, shorten, shows_colour, terminal_width
+from overflow_analyzer.wording import counted
 
 if TYPE_CHECKING:
     from overflow_analyzer.watch import Alarm, Headroom, Look
@@ -81,7 +82,7 @@ class ScreenDisplay:
 
 def _head(look: Look, alarms: int) -> str:
     ended = " / ".join(dict.fromkeys(look.ended))
-    return f"{ended}  batch {look.batch_number}  frame {look.frame_number}  {alarms} alarm{'s' * (alarms != 1)}"
+    return f"{ended}  batch {look.batch_number}  frame {look.frame_number}  {counted(alarms, 'alarm')}"
 
 
 def _alarm_line(alarm: Alarm) -> str:

@@ -71,10 +71,12 @@ def _json(ranks: tuple[RankTrace, ...], number: int) -> Iterator[str]:
 
 
 def _noting_gaps(rank: RankTrace, number: int) -> Iterator[Frame]:
+    from overflow_analyzer.wording import counted
+
     expected = missing = 0
     for frame in rank.frames(batch=number):
         missing += max(0, frame.frame_in_batch - expected)
         expected = frame.frame_in_batch + 1
         yield frame
     if missing:
-        note(f"rank {rank.rank}: {missing} frames of batch {number} are not in the trace")
+        note(f"rank {rank.rank}: {counted(missing, 'frame')} of batch {number} not in the trace")

@@ -26,6 +26,7 @@ def command(trace: str, output: str, overwrite: bool) -> int:
     from overflow_analyzer.compact import compact_trace
     from overflow_analyzer.terminal import progress
     from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.wording import counted
 
     opened = open_trace(trace)
     done = compact_trace(
@@ -33,6 +34,6 @@ def command(trace: str, output: str, overwrite: bool) -> int:
     )
     for sentence in (*opened.lost, *(sentence for rank in opened.ranks for sentence in rank.lost)):
         note(f"not in {output}: {sentence}")
-    ranks = f"{done.ranks} rank{'s' * (done.ranks != 1)}"
-    write(f"{done.path}: {ranks}, {done.frames} frames, {done.rows} rows, {done.bytes} bytes\n")
+    sizes = (counted(done.ranks, "rank"), counted(done.frames, "frame"), counted(done.rows, "row"))
+    write(f"{done.path}: {', '.join(sizes)}, {done.bytes} bytes\n")
     return 0

@@ -1,0 +1,41 @@
+"""Running the command line in tests."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+from overflow_analyzer.cli import main
+
+
+class Ran(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def analyze(*arguments: object) -> Ran:
+    """Run ``overflow-analyze`` in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(argument) for argument in arguments])
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def analyze_process(*arguments: object, **environment: str) -> Ran:
+    """Run ``overflow-analyze`` as a process of its own; a variable set to "" is removed."""
+    variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
+    done = subprocess.run(
+        [sys.executable, "-m", "overflow_analyzer.cli", *map(str, arguments)],
+        capture_output=True,
+        env=variables,
+        timeout=120,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
