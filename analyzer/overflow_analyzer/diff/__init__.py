@@ -1,0 +1,41 @@
+"""Comparing two traces: ``diff_traces(a, b) -> TraceDiff``.
+
+Blocks of both runs are read in order (``reading``), laid side by side (``plan``, ``regions``) and compared all at once
+(``comparing``); the first divergence, the ranked rest and what has no counterpart are collected on the way.
+"""
+
+from __future__ import annotations
+
+from overflow_analyzer.diff.model import (
+    Alignment,
+    BatchGrowth,
+    Compared,
+    Divergence,
+    FigureDifference,
+    FramePair,
+    ModuleDifference,
+    ModulePair,
+    OnlyIn,
+    StructureDifference,
+    TraceDiff,
+)
+from overflow_analyzer.diff.renames import Rename
+from overflow_analyzer.diff.tolerance import Tolerance
+from overflow_analyzer.diff.traces import diff_traces
+
+__all__ = [
+    "Alignment",
+    "BatchGrowth",
+    "Compared",
+    "Divergence",
+    "FigureDifference",
+    "FramePair",
+    "ModuleDifference",
+    "ModulePair",
+    "OnlyIn",
+    "Rename",
+    "StructureDifference",
+    "Tolerance",
+    "TraceDiff",
+    "diff_traces",
+]

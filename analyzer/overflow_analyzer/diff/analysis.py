@@ -1,0 +1,118 @@
+"""One rank of A against one rank of B, from streams of blocks to what is known at their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from overflow_analyzer.diff.collecting import AloneRows, OtherValues
+from overflow_analyzer.diff.comparing import Differences, Judge
+from overflow_analyzer.diff.coverage import Alone, Recorded, rows_alone
+from overflow_analyzer.diff.finding_first import FirstOfRank
+from overflow_analyzer.diff.ranking import Growth, ModuleRanks
+from overflow_analyzer.diff.regions import Region, regions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from overflow_analyzer.diff.block import Block
+    from overflow_analyzer.diff.model import Side
+    from overflow_analyzer.diff.reading import SharedNames
+    from overflow_analyzer.diff.tolerance import Tolerance
+
+__all__ = ["RankAnalysis", "Selection"]
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of the pairs is to be looked at."""
+
+    batch: int | None = None
+    """In A's numbers."""
+    modules: frozenset[int] | None = None
+    """Codes; None for all."""
+
+    def of(self, block: Block) -> Flags | None:
+        """Return which rows to keep; None for all."""
+        if self.batch is None and self.modules is None:
+            return None
+        keep = np.ones(len(block), bool)
+        if self.batch is not None:
+            keep &= block["batch"] == self.batch
+        if self.modules is not None:
+            keep &= np.isin(block["module"], list(self.modules))
+        return keep
+
+
+@dataclass
+class RankAnalysis:
+    """Everything that is collected of one pair of ranks."""
+
+    rank_a: int
+    rank_b: int
+    names: SharedNames
+    tolerance: Tolerance
+    selection: Selection
+    modules: ModuleRanks
+    """Shared by all ranks."""
+    values: OtherValues
+    """Shared by all ranks."""
+    growth: Growth = field(init=False)
+    first: FirstOfRank = field(init=False)
+    alone_a: AloneRows = field(default_factory=AloneRows)
+    alone_b: AloneRows = field(default_factory=AloneRows)
+    entries: int = 0
+    frames: int = 0
+    differing: int = 0
+    tolerated: int = 0
+
+    def __post_init__(self) -> None:
+        self.growth = Growth(self.rank_a)
+        self.first = FirstOfRank(self.rank_a, self.names.modules, self.names.roles, self.names.contexts)
+        self._judge = Judge(self.tolerance, self.names.dtypes, self.names.roles)
+
+    def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
+        """Read both streams to their end."""
+        for region in regions(a, b):
+            self._add(region, recorded_a, recorded_b)
+
+    def _add(self, region: Region, recorded_a: Recorded, recorded_b: Recorded) -> None:
+        a, b = region.paired()
+        alone: list[tuple[Side, Alone]] = []
+        for side, found, into in (
+            ("a", rows_alone(region, recorded_b, of_a=True), self.alone_a),
+            ("b", rows_alone(region, recorded_a, of_a=False), self.alone_b),
+        ):
+            kept = self._kept_alone(found)
+            if kept is not None:
+                into.add(kept)
+                alone.append((side, kept))  # type: ignore[arg-type]  # mypy widens the literals of the tuple above
+        coarseness = self._judge.coarseness
+        differences = self._judge.compare(a, b)
+        keep = self.selection.of(a)
+        if keep is not None:
+            a, b, differences = a.take(keep), b.take(keep), differences.among(keep)
+        self._count(a, differences)
+        self.first.look(a, b, differences, alone, coarseness)
+        self.values.add(a, b)
+        self.growth.add(a["batch"], differences)
+        self.modules.add(self.rank_a, a, b, differences.take(differences.beyond))
+
+    def _kept_alone(self, alone: Alone | None) -> Alone | None:
+        keep = None if alone is None else self.selection.of(alone.rows)
+        if alone is None or keep is None:
+            return alone
+        if not keep.any():
+            return None
+        return alone.take(keep)
+
+    def _count(self, a: Block, differences: Differences) -> None:
+        self.entries += len(a)
+        self.frames += int(np.count_nonzero(np.diff(a["frame"], prepend=a["frame"][:1] - 1)))
+        self.differing += int(differences.beyond.sum())
+        self.tolerated += int((~differences.beyond).sum())

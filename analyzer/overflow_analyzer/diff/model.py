@@ -1,0 +1,252 @@
+"""What a comparison of two traces says: plain values, ready to be rendered or read by a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from overflow_analyzer.diff.tolerance import Tolerance
+    from overflow_analyzer.frames import Frame
+
+
+__all__ = [
+    "Alignment",
+    "BatchGrowth",
+    "Compared",
+    "Divergence",
+    "DivergenceKind",
+    "FigureDifference",
+    "FramePair",
+    "ModuleDifference",
+    "ModulePair",
+    "OnlyIn",
+    "Pass",
+    "Reason",
+    "StructureDifference",
+    "TraceDiff",
+]
+
+DivergenceKind = Literal["weight", "input", "module", "structure"]
+"""Why the first differing frame differs: its weights do, its inputs do, neither does and so the module itself does, or
+the runs have no such frame, value or shape in common."""
+Pass = Literal["exact", "wrapper", "map", "sequence", "class"]
+"""How two modules were matched, strongest first but for ``map``, which is asked first of all because the user said so:
+same name and class; same name without wrappers; a rule; same class and shapes at the same place of a batch; same name
+alone."""
+Reason = Literal["structure", "batch", "window", "recompute", "role", "rank"]
+"""Why something is in one trace alone. ``structure``: the other run was recorded there and did not have it. The others
+are matters of what was recorded: a batch, frames of a batch, recomputed frames, a role, a rank."""
+Side = Literal["a", "b"]
+
+
+@dataclass(frozen=True)
+class FigureDifference:
+    """The figure of one entry that differs most."""
+
+    figure: str
+    """A column of the trace: abs_max, nan_count, ..., or "shape", "kind", "dtype" with their names as values."""
+    a: float | int | str | None
+    b: float | int | str | None
+    relative: float
+    """Relative to the larger of the two (abs_min: to the tensor's largest finite magnitude); inf where one is nan or
+    infinite and the other is not."""
+    units: float
+    """The same in units of the coarser dtype's epsilon (of float64's for integers)."""
+    tolerated_units: float
+    """How much would have been taken for rounding."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """One entry in which the runs differ, with where it stands in both."""
+
+    rank: int
+    """Of A; None never."""
+    batch_number: int
+    """In A's numbers; for something only in B, the same batch in A's numbers."""
+    module_name: str
+    """In A; for something only in B, in B."""
+    module_class: str
+    role: str
+    """Empty where a whole frame is only on one side; so is ``context``."""
+    context: str
+    kind: DivergenceKind
+    call_index: int
+    batch_number_b: int
+    module_name_b: str
+    frame_number_a: int | None
+    """None where A does not have it."""
+    frame_number_b: int | None
+    largest: FigureDifference | None
+    """None where the entry is only on one side."""
+    only_in: Side | None = None
+    nonfinite_in: Side | None = None
+    """The run that has an inf or nan here while the other has none."""
+    rank_b: int | None = None
+    agreed_before: int = 0
+    """Entries of this rank that were compared before it."""
+    weights_before: int = 0
+    """Weights and buffers among them."""
+    exact_before: bool = True
+    """Whether all of them were equal bit for bit."""
+    weights_exact_before: bool = True
+    """Whether the weights and buffers were."""
+    compared_batch_before: int | None = None
+    """The last batch before it of which something was compared, in A's numbers."""
+    part_of: str | None = None
+    """The outermost module around it that is only on that side too."""
+
+
+@dataclass(frozen=True)
+class ModuleDifference:
+    """How far one module's entries are apart."""
+
+    module_name: str
+    module_name_b: str
+    module_class: str
+    entries: int
+    """Entries that differ by more than is tolerated, in all batches and ranks."""
+    rank: int
+    """Of the entry that differs most, and so the next four."""
+    batch_number: int
+    role: str
+    context: str
+    largest: FigureDifference
+    first_batch: int
+    """When it began."""
+    first_rank: int
+    first_role: str
+    first_context: str
+    last_batch: int
+
+
+@dataclass(frozen=True)
+class BatchGrowth:
+    """The largest difference in one batch, tolerated ones included."""
+
+    rank: int
+    batch_number: int
+    relative: float
+    units: float
+    entries: int
+    """Entries that differ by more than is tolerated."""
+
+
+@dataclass(frozen=True)
+class StructureDifference:
+    """A shape, kind, dtype, mode or class that is another one in B.
+
+    Dtypes, modes and classes alone do not make runs differ; dtypes do where the comparison is exact.
+    """
+
+    what: Literal["shape", "kind", "dtype", "mode", "class"]
+    a: str
+    b: str
+    module_name: str
+    """The first module where it is so."""
+    role: str
+    context: str
+    first_batch: int | None
+    entries: int
+    """In all, over all modules for a dtype or mode."""
+
+
+@dataclass(frozen=True)
+class OnlyIn:
+    """Something that is in one trace alone."""
+
+    reason: Reason
+    rank: int
+    module_name: str | None
+    """None where it is about whole ranks or batches."""
+    module_class: str | None
+    role: str | None
+    """None where whole frames are meant; so is ``context``."""
+    context: str | None
+    first_batch: int | None
+    """In the numbers of the trace that has it."""
+    last_batch: int | None
+    batches: int | None
+    """How many batches, where it is about whole ones."""
+    frames: int
+    entries: int
+
+
+@dataclass(frozen=True)
+class ModulePair:
+    """Two modules that were taken for the same."""
+
+    a: str
+    b: str
+    matched_by: Pass
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How A and B were laid side by side."""
+
+    ranks: tuple[tuple[int, int], ...]
+    """Ranks of A and of B that were compared."""
+    offset: int
+    """Batch N of A is batch N + offset of B."""
+    offset_found: bool
+    """Whether the offset was found from the figures rather than given."""
+    modules: int
+    """Modules matched, by whatever pass."""
+    weaker: tuple[ModulePair, ...]
+    """Those not matched by their exact name and class."""
+    wrappers_a: tuple[str, ...]
+    """Wrapper modules of A that B does not have: their frames repeat the wrapped module's and are not compared."""
+    wrappers_b: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How much was compared."""
+
+    entries: int
+    frames: int
+    batches: int
+    differing: int
+    """Entries that differ by more than is tolerated."""
+    tolerated: int
+    """Entries that differ by less."""
+
+
+@dataclass(frozen=True)
+class FramePair:
+    """A frame of each run, side by side."""
+
+    a: Frame | None
+    b: Frame | None
+    differing: frozenset[tuple[str, str]] = frozenset()
+    """Role and context of the entries that differ by more than is tolerated."""
+
+
+@dataclass(frozen=True)
+class TraceDiff:
+    """The differences of two traces."""
+
+    same: bool
+    """Whether something was compared and nothing differs. What only one of the traces recorded says nothing."""
+    first_divergence: Divergence | None
+    """The first entry, in order of execution, that is inf or nan in one run only; else the first that differs."""
+    first_difference: Divergence | None
+    """The first entry that differs, whether or not inf or nan: where the trouble may have begun."""
+    differences: tuple[ModuleDifference, ...]
+    """By module, the largest first."""
+    growth: tuple[BatchGrowth, ...]
+    """At most a hundred batches a rank, in order."""
+    structure: tuple[StructureDifference, ...]
+    only_in_a: tuple[OnlyIn, ...]
+    only_in_b: tuple[OnlyIn, ...]
+    compared: Compared
+    alignment: Alignment
+    tolerance: Tolerance
+    nothing_compared: str | None = None
+    """Why, where nothing of the two traces could be compared."""
+    around: tuple[FramePair, ...] = ()
+    """The frames around the first divergence."""
+    notes: tuple[str, ...] = field(default=())
+    """What else limits the comparison: unreadable parts, runs that ended early."""

@@ -1,0 +1,64 @@
+"""Which row of B is the counterpart of which row of A, where the two do not simply run side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overflow_analyzer.diff.block import Block
+
+__all__ = ["equal_rows", "pack_keys", "pair_keys"]
+
+Indices = npt.NDArray[np.int64]
+
+_LARGEST: Final = 2**62
+
+
+def equal_rows(a: Block, b: Block, count: int, columns: Sequence[str]) -> int:
+    """Return how many of the first ``count`` rows, before the first that differs in a column, are equal in both."""
+    equal = np.ones(count, np.bool_)
+    for name in columns:
+        equal &= a[name][:count] == b[name][:count]
+    first = int(np.argmin(equal)) if count else 0
+    return first if count and not equal[first] else count
+
+
+def pack_keys(a: Block, b: Block, columns: Sequence[str]) -> tuple[Indices, Indices]:
+    """Return one int64 a row, of both blocks, equal where all columns are."""
+    both: Indices = np.zeros(len(a) + len(b), np.int64)
+    size = 1
+    for name in columns:
+        values = np.concatenate([a[name], b[name]]).astype(np.int64)
+        values -= values.min() if len(values) else 0
+        radix = int(values.max(initial=0)) + 1
+        if size * radix > _LARGEST:
+            both = np.unique(both, return_inverse=True)[1].astype(np.int64)
+            size = int(both.max(initial=0)) + 1
+        if size * radix > _LARGEST:
+            values = np.unique(values, return_inverse=True)[1].astype(np.int64)
+            radix = int(values.max(initial=0)) + 1
+        both = both * radix + values
+        size *= radix
+    return both[: len(a)], both[len(a) :]
+
+
+def pair_keys(a: Indices, b: Indices) -> tuple[Indices, Indices]:
+    """Pair equal keys; where a key comes several times, the n-th on one side with the n-th on the other.
+
+    Returns:
+        Positions in ``a``, ascending, and of their counterparts in ``b``, shape [pairs] each.
+    """
+    in_a, in_b = np.argsort(a, kind="stable"), np.argsort(b, kind="stable")
+    sorted_a, sorted_b = a[in_a], b[in_b]
+    repetition = np.arange(len(a)) - np.searchsorted(sorted_a, sorted_a)
+    candidates = np.searchsorted(sorted_b, sorted_a) + repetition
+    there = candidates < len(b)
+    there[there] = sorted_b[candidates[there]] == sorted_a[there]
+    rows_a, rows_b = in_a[there], in_b[candidates[there]]
+    order: Any = np.argsort(rows_a)
+    return rows_a[order], rows_b[order]

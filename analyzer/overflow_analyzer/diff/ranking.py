@@ -1,0 +1,147 @@
+"""Differences by module and by batch, collected as the traces go by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from overflow_analyzer.diff.model import BatchGrowth
+
+if TYPE_CHECKING:
+    from overflow_analyzer.diff.block import Block
+    from overflow_analyzer.diff.comparing import Differences
+
+__all__ = ["Growth", "ModuleRanks", "PairedRow"]
+
+_MOST_BATCHES: Final = 100
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """One differing pair, as codes and figures."""
+
+    rank: int
+    a: dict[str, Any]
+    b: dict[str, Any]
+    relative: float
+    units: float
+    tolerated_units: float
+    figure: int
+    reshaped: bool
+
+    @classmethod
+    def of(cls, rank: int, a: Block, b: Block, differences: Differences, at: int) -> PairedRow:
+        """Return the ``at``-th difference of pairs."""
+        row = slice(int(differences.rows[at]), int(differences.rows[at]) + 1)
+        return cls(
+            rank,
+            {name: column[0].item() for name, column in a.take(row).columns.items()},
+            {name: column[0].item() for name, column in b.take(row).columns.items()},
+            float(differences.relative[at]),
+            float(differences.units[at]),
+            float(differences.tolerated_units[at]),
+            int(differences.figure[at]),
+            bool(differences.reshaped[at]),
+        )
+
+
+@dataclass
+class _Module:
+    worst: PairedRow
+    first: PairedRow
+    last_batch: int
+    entries: int = 0
+
+
+@dataclass
+class ModuleRanks:
+    """The differences beyond tolerance of each module, by its code."""
+
+    modules: dict[int, _Module] = field(default_factory=dict)
+
+    def add(self, rank: int, a: Block, b: Block, differences: Differences) -> None:
+        """Add differences beyond tolerance of pairs in order."""
+        if not len(differences.rows):
+            return
+        modules = a["module"][differences.rows]
+        every = np.arange(len(modules))
+        first, last = _ends(modules, every)
+        counts = np.bincount(modules)
+        most = np.full(len(first), -1.0)
+        np.maximum.at(most, modules, differences.units)
+        worst, _ = _ends(modules, np.flatnonzero(differences.units == most[modules]))
+        for code in np.flatnonzero(counts).tolist():
+            known = self.modules.get(code)
+            if known is None:
+                row = PairedRow.of(rank, a, b, differences, int(first[code]))
+                known = self.modules[code] = _Module(row, row, row.a["batch"])
+            if known.worst.units < most[code]:
+                known.worst = PairedRow.of(rank, a, b, differences, int(worst[code]))
+            known.entries += int(counts[code])
+            known.last_batch = max(known.last_batch, int(a["batch"][differences.rows[last[code]]]))
+
+
+def _ends(
+    modules: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the first and the last of ``rows`` of each module code; -1 for codes that are not there."""
+    first = np.full(int(modules.max()) + 1, -1)
+    last = first.copy()
+    # Of several values assigned to one place, the last stays.
+    first[modules[rows[::-1]]] = rows[::-1]
+    last[modules[rows]] = rows
+    return first, last
+
+
+@dataclass
+class Growth:
+    """The largest difference in each batch of one rank."""
+
+    rank: int
+    _batches: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _relative: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    _units: list[npt.NDArray[np.float64]] = field(default_factory=list)
+    _beyond: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, batches: npt.NDArray[np.int64], differences: Differences) -> None:
+        """Add the differences of pairs whose batch numbers are given, tolerated ones included."""
+        if not len(batches):
+            return
+        starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
+        at = np.searchsorted(starts, differences.rows, side="right") - 1
+        relative, units = np.zeros(len(starts)), np.zeros(len(starts))
+        np.maximum.at(relative, at, differences.relative)
+        np.maximum.at(units, at, differences.units)
+        self._batches.append(batches[starts])
+        self._relative.append(relative)
+        self._units.append(units)
+        self._beyond.append(np.bincount(at[differences.beyond], minlength=len(starts)))
+
+    @property
+    def batches(self) -> int:
+        """How many batches were compared."""
+        return len(np.unique(np.concatenate(self._batches))) if self._batches else 0
+
+    def last_batch_before(self, batch: int) -> int | None:
+        """Return the last compared batch before one; None where there is none."""
+        earlier = [int(some[some < batch].max()) for some in self._batches if (some < batch).any()]
+        return max(earlier, default=None)
+
+    def points(self) -> list[BatchGrowth]:
+        """Return at most a hundred batches: the first, the last, the first that differs, and others between evenly."""
+        if not self._batches:
+            return []
+        batches, inverse = np.unique(np.concatenate(self._batches), return_inverse=True)
+        relative, units = np.zeros(len(batches)), np.zeros(len(batches))
+        np.maximum.at(relative, inverse, np.concatenate(self._relative))
+        np.maximum.at(units, inverse, np.concatenate(self._units))
+        beyond = np.bincount(inverse, weights=np.concatenate(self._beyond), minlength=len(batches))
+        shown = set(np.linspace(0, len(batches) - 1, min(len(batches), _MOST_BATCHES - 1)).round().astype(int).tolist())
+        shown |= set(np.flatnonzero(units > 0)[:1].tolist())
+        return [
+            BatchGrowth(self.rank, int(batches[at]), float(relative[at]), float(units[at]), int(beyond[at]))
+            for at in sorted(shown)
+        ]

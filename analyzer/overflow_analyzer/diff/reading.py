@@ -1,0 +1,161 @@
+"""One rank of one trace -> blocks in the order of the run, the next one read while the present one is compared."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from overflow_analyzer.diff.block import FIGURES, UNKNOWN, Block
+from overflow_analyzer.diff.vocabulary import Shapes, Translation, Vocabulary
+from overflow_analyzer.frames import IGNORED_NOTE
+from overflow_analyzer.schema import COUNT_COLUMNS, KINDS, PHASES, ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from overflow_analyzer.parts import RowGroup
+    from overflow_analyzer.trace import RankTrace
+
+__all__ = ["READ_COLUMNS", "SET_ASIDE", "SharedNames", "Side", "read_blocks"]
+
+SET_ASIDE: Final = -1
+"""The code of a module whose rows are not compared: a wrapper that the other run does not have."""
+
+_WALKS: Final = {"train": 0, "eval": 0, "recompute": 1, "backward": 2, "manual": 3}
+_ALWAYS: Final = (
+    "batch_number", "frame_number", "frame_in_batch", "call_index", "module_name", "phase", "role", "context", "kind",
+    "dtype", "shape", "abs_min", "abs_max", "zero_count", "abs_mean", "rms", "optimizer_step",
+)  # fmt: skip
+_NONFINITE: Final = ("finite_abs_max", *COUNT_COLUMNS, "note")
+READ_COLUMNS: Final = (*_ALWAYS, *_NONFINITE)
+_INTEGERS: Final = {
+    "batch": "batch_number",
+    "frame": "frame_number",
+    "in_batch": "frame_in_batch",
+    "call": "call_index",
+    "step": "optimizer_step",
+}
+
+
+@dataclass(frozen=True)
+class SharedNames:
+    """The names of both traces."""
+
+    modules: Vocabulary = field(default_factory=Vocabulary)
+    roles: Vocabulary = field(default_factory=lambda: Vocabulary(ROLES))
+    phases: Vocabulary = field(default_factory=lambda: Vocabulary(PHASES))
+    kinds: Vocabulary = field(default_factory=lambda: Vocabulary(KINDS))
+    contexts: Vocabulary = field(default_factory=Vocabulary)
+    dtypes: Vocabulary = field(default_factory=Vocabulary)
+
+
+class Side:
+    """How the rows of one trace become blocks.
+
+    Args:
+        names: Shared with the other side.
+        module_codes: Of every module of this trace, ``SET_ASIDE`` for those not to compare.
+    """
+
+    def __init__(self, names: SharedNames, module_codes: Mapping[str, int]) -> None:
+        self.shapes = Shapes()
+        self._names = {
+            "module": ("module_name", Translation(lambda name: module_codes.get(name, SET_ASIDE))),
+            "phase": ("phase", Translation(names.phases.code)),
+            "walk": ("phase", Translation(lambda phase: _WALKS.get(phase, 0))),
+            "role": ("role", Translation(names.roles.code)),
+            "context": ("context", Translation(names.contexts.code)),
+            "kind": ("kind", Translation(names.kinds.code)),
+            "dtype": ("dtype", Translation(names.dtypes.code)),
+        }
+        self._ignored = Translation(lambda note: int(IGNORED_NOTE in note.split("; ")))
+
+    def block(self, table: pa.Table, offset: int) -> Block:
+        """Return a table's rows.
+
+        Args:
+            table: With ``READ_COLUMNS``, or without those that only non-finite tensors need.
+            offset: Subtracted from the batch numbers.
+        """
+        columns = {name: table[source].to_numpy() for name, source in _INTEGERS.items()}
+        columns["batch"] = columns["batch"] - offset if offset else columns["batch"]
+        columns |= {name: translate(table[source]) for name, (source, translate) in self._names.items()}
+        columns["shape"] = self.shapes(table["shape"])
+        for name in (*FIGURES, *COUNT_COLUMNS, "zero_count"):
+            if name in table.column_names:
+                columns[name] = _numbers(table[name])
+        if "note" in table.column_names:
+            columns["ignored"] = self._ignored(table["note"]) == 1
+        else:
+            columns |= {name: np.broadcast_to(np.int64(0), (table.num_rows,)) for name in COUNT_COLUMNS}
+            columns |= {"ignored": np.broadcast_to(np.False_, (table.num_rows,)), "finite_abs_max": columns["abs_max"]}
+        return Block(columns)
+
+
+def read_blocks(rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None) -> Iterator[Block]:
+    """Yield the rows of one rank, a row group a block.
+
+    Args:
+        rank: What to read.
+        side: How.
+        offset: Subtracted from the batch numbers.
+        batch: The only batch wanted, in the trace's own numbers. Row groups that have neither it nor the one after it
+            (which shows whether it is whole) are not read.
+
+    Raises:
+        DamagedTraceError: A row group cannot be read.
+    """
+    groups = [one for one in rank.row_groups if batch is None or one.first_batch - 1 <= batch <= one.last_batch]
+    segments = _Segments()
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        # One group ahead: what is being compared and what is being read, never more.
+        ahead = [reader.submit(_read, rank, side, group, offset) for group in groups[:1]]
+        for at in range(len(groups)):
+            block = ahead.pop().result()
+            ahead += [reader.submit(_read, rank, side, group, offset) for group in groups[at + 1 : at + 2]]
+            yield from _in_segments(block, segments)
+    if rank.ring.num_rows:
+        yield from _in_segments(side.block(rank.ring, offset), segments)
+
+
+def _read(rank: RankTrace, side: Side, group: RowGroup, offset: int) -> Block:
+    return side.block(rank.read(group, _ALWAYS if group.finite else READ_COLUMNS), offset)
+
+
+class _Segments:
+    """Numbers the stretches of frames that follow each other without a gap."""
+
+    def __init__(self) -> None:
+        self._last_frame: int | None = None
+        self._segment = 0
+
+    def __call__(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        first = frames[0] if self._last_frame is None else self._last_frame
+        jumps = np.diff(frames, prepend=first) > 1
+        segments: npt.NDArray[np.int64] = np.cumsum(jumps) + self._segment
+        self._last_frame, self._segment = int(frames[-1]), int(segments[-1])
+        return segments
+
+
+def _in_segments(block: Block, segments: _Segments) -> Iterator[Block]:
+    if not len(block):
+        return
+    block.columns["segment"] = segments(block["frame"])
+    aside = block["module"] == SET_ASIDE
+    if aside.any():
+        block = block.take(~aside)
+    if len(block):
+        yield block
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    if column.null_count == len(column):
+        return np.broadcast_to(column.type.to_pandas_dtype()(UNKNOWN), (len(column),))
+    numbers: npt.NDArray[Any] = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+    return numbers
