@@ -147,9 +147,9 @@ def _alike(summary: Summary, describe: Callable[[RankSummary], str]) -> Iterator
     """Yield what is said of each run of neighbouring ranks of which the same is to be said."""
     for text, some in itertools.groupby(summary.ranks, describe):
         ranks = [one.rank for one in some]
-        span = str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+        span = f"rank {ranks[0]}: " if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}: "
         if text:
-            yield ("" if len(ranks) == len(summary.ranks) else f"rank {span}: "), text
+            yield ("" if len(ranks) == len(summary.ranks) else span), text
 
 
 def _end_text(rank: RankSummary) -> str:
