@@ -46,15 +46,20 @@ _STREAM_BUFFER: Final = 1 << 16
 _VERSION_DIGITS: Final = 18
 
 _DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
-_INTEGERS: Final = tuple(field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type))
 _NAMES: Final = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
+# Of these a row group has few distinct values; the other integers differ little from row to row.
+_REPEATED: Final = (*COUNT_COLUMNS, "zero_count", "subnormal_count", "numel", "call_index")
+_COUNTERS: Final = tuple(
+    field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type) and field.name not in _REPEATED
+)
 _WRITER_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 3,
-    "use_dictionary": [*_NAMES, "shape.list.element"],
+    "use_dictionary": [*_NAMES, *_REPEATED, "shape.list.element"],
     # Figures of 16- and 32-bit tensors have zeros in the low bytes of a double: split by byte they all but vanish.
-    "column_encoding": dict.fromkeys(_DOUBLES, "BYTE_STREAM_SPLIT") | dict.fromkeys(_INTEGERS, "DELTA_BINARY_PACKED"),
+    "column_encoding": dict.fromkeys(_DOUBLES, "BYTE_STREAM_SPLIT") | dict.fromkeys(_COUNTERS, "DELTA_BINARY_PACKED"),
     "write_statistics": True,
+    "write_page_checksum": True,  # so that a page which a power cut spoilt is told from one that was written
     "store_schema": True,
 }
 
