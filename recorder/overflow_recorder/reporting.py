@@ -24,7 +24,7 @@ class PrintReport(RecorderCallback):
     def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
         """Print it between the blank lines that its readers know."""
         _print_nonfinite_contexts(event.frame)
-        _print(f"\n{render_report(event.window, event.batch_number)}\n\n\n")
+        _print(f"\n{render_report(event.window, event.batch_number)}\n\n")
 
 
 class PrintFrames(RecorderCallback):
