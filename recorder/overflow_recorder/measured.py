@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
     from overflow_recorder.statistics import Description, Figures
 
-__all__ = ["NOT_A_TENSOR", "Measured", "pack_measured"]
+__all__ = ["NOT_A_TENSOR", "Measured", "MeasuredPacker"]
 
 _FIGURES: Final = struct.Struct(RING_FIGURES_FORMAT)
 _DESCRIPTION: Final = struct.Struct(RING_DESCRIPTION_FORMAT)
 _NOTE: Final = struct.Struct("<I")
+_PRESENT_WHEN_FINITE: Final = PRESENT_SHAPE | PRESENT_EXTREMA | PRESENT_FINITE | PRESENT_COUNTS
+_MOST_REMEMBERED: Final = 4096
+_new = tuple.__new__
 _SHAPES: Final = [
     struct.Struct(f"<{count}q{8 * (RING_MAX_DIMENSIONS - count)}x") for count in range(RING_MAX_DIMENSIONS + 1)
 ]
@@ -60,36 +63,50 @@ NOT_A_TENSOR: Final = Measured(
 """Of a None or another value: no element, so no element is nan."""
 
 
-def pack_measured(
-    description: Description, figures: Figures, note: str | None, position: Callable[[str], int]
-) -> Measured:
-    """Pack what is known of a tensor.
+class MeasuredPacker:
+    """Packs what is known of tensors; a training step does it some hundred times, so names and shapes are packed once.
 
     Args:
-        description: Its names, shape and element count.
-        figures: Its figures.
-        note: What to say about this row besides, or None.
         position: The window's dictionary of names.
     """
-    dtype, device, layout, shape, numel, own_note = description
-    if len(shape) > RING_MAX_DIMENSIONS:
-        own_note = _joined(own_note, f"shape {tuple(shape)}")
-        shape = shape[:RING_MAX_DIMENSIONS]
-    notes = _joined(own_note, note)
-    return Measured(
-        figures=_FIGURES.pack(numel, *(value or 0 for value in figures[3:8]), *_doubles(figures)),
-        description=_DESCRIPTION.pack(
-            position(dtype), position(device), position(layout), position(notes) if notes else 0
-        ),
-        present=_present(figures),
-        dimensions=len(shape),
-        shape=_SHAPES[len(shape)].pack(*shape),
-        nonfinite=note != IGNORED_NOTE and bool(figures[3] or figures[4] or figures[5]),
-    )
 
+    def __init__(self, position: Callable[[str], int]) -> None:
+        self._position = position
+        self._descriptions: dict[tuple[str | None, ...], bytes] = {}
+        self._shapes: dict[tuple[int, ...], tuple[int, bytes]] = {}
 
-def _doubles(figures: Figures) -> tuple[float, ...]:
-    return tuple(0.0 if value is None else value for value in (*figures[:3], *figures[8:10]))
+    def __call__(self, description: Description, figures: Figures, note: str | None = None) -> Measured:
+        """Pack a tensor's description and figures, and what is to be said of this row besides."""
+        dtype, device, layout, shape, numel, own_note = description
+        if len(shape) > RING_MAX_DIMENSIONS:
+            own_note = _joined(own_note, f"shape {tuple(shape)}")
+            shape = shape[:RING_MAX_DIMENSIONS]
+        names = (dtype, device, layout, own_note, note)
+        described = self._descriptions.get(names) or self._describe(names)
+        dimensions, packed_shape = self._shapes.get(shape) or self._shape(shape)
+        abs_min, abs_max, finite_abs_max, nan_count, posinf_count, neginf_count, zeros, subnormals, mean, rms = figures
+        if nan_count == 0 and zeros is None and finite_abs_max is not None and not (posinf_count or neginf_count):
+            packed = _FIGURES.pack(numel, 0, 0, 0, 0, 0, abs_min, abs_max, finite_abs_max, 0.0, 0.0)
+            return _new(Measured, (packed, described, _PRESENT_WHEN_FINITE, dimensions, packed_shape, False))
+        counts = (value or 0 for value in (nan_count, posinf_count, neginf_count, zeros, subnormals))
+        means = (value or 0.0 for value in (abs_min, abs_max, finite_abs_max, mean, rms))
+        nonfinite = note != IGNORED_NOTE and bool(nan_count or posinf_count or neginf_count)
+        packed = _FIGURES.pack(numel, *counts, *means)
+        return Measured(packed, described, _present(figures), dimensions, packed_shape, nonfinite)
+
+    def _describe(self, names: tuple[str | None, ...]) -> bytes:
+        dtype, device, layout, own_note, note = names
+        notes = _joined(own_note, note)
+        described = _DESCRIPTION.pack(*(self._position(name or "") for name in (dtype, device, layout, notes)))
+        if len(self._descriptions) < _MOST_REMEMBERED:
+            self._descriptions[names] = described
+        return described
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, bytes]:
+        packed = len(shape), _SHAPES[len(shape)].pack(*shape)
+        if len(self._shapes) < _MOST_REMEMBERED:
+            self._shapes[shape] = packed
+        return packed
 
 
 def _present(figures: Figures) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-from overflow_recorder.measured import Measured, pack_measured
+from overflow_recorder.measured import Measured, MeasuredPacker
 from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, measure
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from overflow_recorder.statistics import Description, Figures
+    from overflow_recorder.statistics import Description
 
 __all__ = ["Deferred", "Measuring"]
 
@@ -26,6 +26,7 @@ class Deferred:
     """A tensor on a device: its figures lie in a device buffer until the batch's one copy to the host."""
 
     __slots__ = ("description", "device", "measured", "note", "slot")
+    nonfinite = False  # not known yet
 
     def __init__(self, description: Description, device: torch.device, slot: int, note: str | None) -> None:
         self.description, self.device, self.slot, self.note = description, device, slot, note
@@ -42,7 +43,7 @@ class Measuring:
 
     def __init__(self, statistics: Statistics, position: Callable[[str], int]) -> None:
         self._statistics = statistics
-        self._position = position
+        self._pack = MeasuredPacker(position)
         self._remembered: dict[int, tuple[Any, int, Measured | Deferred]] = {}
         self._buffers: dict[torch.device, DeviceBuffer] = {}
         self._deferred: list[Deferred] = []
@@ -80,14 +81,17 @@ class Measuring:
         self._deferred.append(deferred)
         return deferred
 
+    @property
+    def waits(self) -> bool:
+        """Whether figures are still on a device."""
+        return bool(self._deferred)
+
     def collect(self) -> None:
         """Fetch the figures of all deferred tensors: one copy, and one wait, a device."""
         deferred, self._deferred = self._deferred, []
         if not deferred:
             return
+        self.forget()
         figures = {device: buffer.collect() for device, buffer in self._buffers.items()}
         for one in deferred:
             one.measured = self._pack(one.description, figures[one.device][one.slot], one.note)
-
-    def _pack(self, description: Description, figures: Figures, note: str | None) -> Measured:
-        return pack_measured(description, figures, note, self._position)

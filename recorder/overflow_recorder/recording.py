@@ -45,16 +45,13 @@ class Unpublished(NamedTuple):
     head: FrameHead
     entries: list[Entry]
     module_name: str
+    alarming: bool
+    """Whether a weight, buffer, input or output is known to have an inf or nan that is not intended."""
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether all figures are on the host."""
-        return all(type(measured) is Measured for _, _, _, measured in self.entries)
-
-    @property
-    def alarming(self) -> bool:
-        """Whether a weight, buffer, input or output has an inf or nan that is not intended."""
-        return any(role in _DETECTED_ROLES and measured.nonfinite for _, role, _, measured in self.entries)  # type: ignore[union-attr]
+    def resolved(self) -> Unpublished:
+        """Return the same with the figures that were on a device."""
+        entries = [(kind, role, at, getattr(one, "measured", one)) for kind, role, at, one in self.entries]
+        return self._replace(entries=entries, alarming=_alarming(entries))
 
 
 class _Call:
@@ -156,7 +153,7 @@ class FrameRecording:
             self.optimizer_step, time.time_ns(),
         )  # fmt: skip
         batch.frames += 1
-        return Unpublished(batch, head, entries, module_name)
+        return Unpublished(batch, head, entries, module_name, _alarming(entries))
 
     def values(self, module_name: str, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         """Measure named values that belong to no module's forward."""
@@ -202,6 +199,10 @@ class FrameRecording:
         kept, role = entries[: self._max_entries - 1], entries[-1][1]
         note = NOT_A_TENSOR.with_note(self._position(f"{len(entries) - len(kept)} more values are not recorded"))
         return [*kept, (_OTHER, role, self._position("..."), note)]
+
+
+def _alarming(entries: list[Entry]) -> bool:
+    return any(measured.nonfinite and role in _DETECTED_ROLES for _, role, _, measured in entries)
 
 
 def in_backward() -> bool:

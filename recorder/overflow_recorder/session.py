@@ -199,7 +199,7 @@ class Session:
     # The order of frames, and the events they make.
 
     def _take(self, frame: Unpublished) -> Iterable[_Event]:
-        if self._pending or not frame.is_measured:
+        if self._pending or self._recording.measuring.waits:
             # Frames stay in order: behind one whose figures are still on a device, all wait for the batch's end.
             self._pending.append(frame)
             return ()
@@ -228,7 +228,7 @@ class Session:
         pending, self._pending = self._pending, []
         later: list[_Event] = []
         for frame in pending:
-            events = self._publish(_resolved(frame))
+            events = self._publish(frame.resolved())
             if frame.batch.selected:
                 later += events
             else:
@@ -278,8 +278,3 @@ class Session:
 
 def _is_replica(module: nn.Module) -> bool:
     return getattr(module, "_is_replica", False) is True
-
-
-def _resolved(frame: Unpublished) -> Unpublished:
-    entries = [(kind, role, at, getattr(one, "measured", one)) for kind, role, at, one in frame.entries]
-    return frame._replace(entries=entries)

@@ -101,19 +101,23 @@ class TraceRecorder:
             max_bytes=max_bytes,
             overwrite=overwrite,
         )
-        self.callbacks = CallbackHandler([*self._own_callbacks(), *callbacks])
+        # What ends the training comes last, so that every other callback has heard of it.
+        self.callbacks = CallbackHandler([*self._telling(), *callbacks, *self._ending()])
         self._session: Session | None = None
         self._storage: Storage | None = None
         self._closed = False
 
-    def _own_callbacks(self) -> Iterator[object]:
-        options = self.options
-        if options.trace_batch_nums is None and options.on_nonfinite == "raise":
-            yield from (PrintReport(), RaiseNonFinite())
-        elif options.trace_batch_nums is None and options.on_nonfinite == "warn":
+    def _telling(self) -> Iterator[object]:
+        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "raise":
+            yield PrintReport()
+        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "warn":
             yield WarnNonFinite()
-        if options.abort_after_batch_num is not None:
-            yield StopAfterBatch(options.abort_after_batch_num)
+
+    def _ending(self) -> Iterator[object]:
+        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "raise":
+            yield RaiseNonFinite()
+        if self.options.abort_after_batch_num is not None:
+            yield StopAfterBatch(self.options.abort_after_batch_num)
 
     def start(self) -> Self:
         """Claim the path and attach to the model; a second call does nothing.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import mmap
-import os
 import struct
 import threading
 import zlib
@@ -23,25 +23,25 @@ from overflow_analyzer.frames import frames_from_tables
 from overflow_analyzer.names import encode_name
 from overflow_analyzer.ring import rows_to_table
 from overflow_analyzer.schema import (
-    FORMAT_VERSION,
     NAMES_FILE,
     RING_DROPPED_OFFSET,
     RING_END_OFFSET,
     RING_FILE,
-    RING_HEADER,
     RING_HEADER_SIZE,
     RING_KEPT_OFFSET,
-    RING_MAGIC,
     RING_PUBLISHED_OFFSET,
     RING_ROW,
     RING_ROW_FORMAT,
 )
+from overflow_recorder.name_dictionary import MOST_NAMES_BYTES, NameDictionary
+from overflow_recorder.ring_file import map_ring
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from overflow_analyzer.frames import Frame
+    from overflow_analyzer.run_info import EndInfo
     from overflow_recorder.measured import Measured
 
 __all__ = ["FrameHead", "Window"]
@@ -51,8 +51,19 @@ _CHECKSUM: Final = struct.Struct("<I")
 _ROW_SIZE: Final = RING_ROW.itemsize
 _KEPT: Final = (b"\0", b"\1")
 _PAGE_OUT_ROWS: Final = 4096  # 1 MiB: how much of the mapping stays in the process's resident memory behind the writer
-_MAX_NAMES: Final = 200_000
-_TOO_MANY_NAMES: Final = "(more names than are kept)"
+_URGENT_ROWS: Final = 4096
+_LONGEST_REASON: Final = 250  # characters: as JSON always less than the header has room for
+
+
+class _Positions(dict[str, int]):
+    """Positions by name; one that is missing is added. A row looks up several names, so finding one is left to dict."""
+
+    def __init__(self, add: Callable[[str], int]) -> None:
+        super().__init__({"": 0})
+        self._add = add
+
+    def __missing__(self, name: str) -> int:
+        return self._add(name)
 
 
 class FrameHead(NamedTuple):
@@ -72,104 +83,109 @@ class Window:
     """A ring of rows with the last ``window_frames`` frames, and older ones until they are sealed or overwritten.
 
     Args:
-        directory: Where the ring and its names lie; None keeps both in memory only.
+        directory: Where the ring and its names lie, without either so far; None keeps both in memory only.
         capacity: Rows. Blocks for all of them are allocated now: a sparse mapping on a disk that fills up later would
-            kill the training with SIGBUS.
+            kill the training with SIGBUS. A frame takes at most a quarter of them and the window at most half,
+            whatever ``window_frames`` says, so that there is always something to seal and to overwrite.
         window_frames: Frames in the rolling window.
+        max_names_bytes: Most bytes of the file of names.
 
     Raises:
         OSError: The disk has no room for the ring, or the directory cannot be written.
     """
 
-    def __init__(self, directory: Path | None, capacity: int, window_frames: int) -> None:
+    def __init__(
+        self,
+        directory: Path | None,
+        capacity: int,
+        window_frames: int,
+        *,
+        max_names_bytes: int = MOST_NAMES_BYTES,
+    ) -> None:
         self.capacity = capacity
-        self.names: list[str] = [""]
-        self._positions = {"": 0}
-        self._names_file: int | None = None
-        self._directory = directory
-        self._map = self._allocate(RING_HEADER_SIZE + capacity * _ROW_SIZE)
+        self.max_frame_rows = capacity // 4
+        self._window_rows = capacity // 2
+        self._ordinary_rows = capacity - min(self.max_frame_rows, _URGENT_ROWS)
+        self._in_memory = directory is None
+        self._map = map_ring(None if directory is None else directory / RING_FILE, capacity, window_frames)
+        self._dictionary = NameDictionary(None if directory is None else directory / NAMES_FILE, max_names_bytes)
+        self.names = self._dictionary.names
+        self.position = self._dictionary.position
         self._rows = np.frombuffer(self._map, RING_ROW, count=capacity, offset=RING_HEADER_SIZE)
         self._counters = memoryview(self._map)[:RING_HEADER_SIZE].cast("Q")
-        header = np.zeros((), RING_HEADER)
-        header["magic"], header["format_version"], header["row_size"] = RING_MAGIC, FORMAT_VERSION, _ROW_SIZE
-        header["capacity"], header["window_frames"] = capacity, window_frames
-        self._map[:RING_HEADER_SIZE] = header.tobytes()
         self._frame_numbers = itertools.count()
         self._starts: collections.deque[int] = collections.deque(maxlen=window_frames)
-        self.lock = threading.Lock()
-        self.room = threading.Condition(self.lock)
+        # A signal handler may close the recorder in the middle of a frame: then this thread has the lock already.
+        self.lock = threading.RLock()
+        self._writing = False
+        self._closed = False
         self.published = 0
         self.released = 0
         """Rows below this number are sealed or not wanted: their slots may be overwritten."""
+        self.protected: list[tuple[int, int]] = []
+        """Row numbers, start and stop, of windows that ``keep_window`` marked and that are not sealed yet."""
         self.dropped_frames = 0
         self._paged_out = 0
-
-    def _allocate(self, size: int) -> mmap.mmap:
-        if self._directory is None:
-            return mmap.mmap(-1, size)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        ring = os.open(self._directory / RING_FILE, flags, 0o666)
-        try:
-            os.posix_fallocate(ring, 0, size)
-            mapping = mmap.mmap(ring, size)
-        finally:
-            os.close(ring)
-        self._names_file = os.open(self._directory / NAMES_FILE, flags | os.O_TRUNC | os.O_APPEND, 0o666)
-        return mapping
-
-    def position(self, name: str) -> int:
-        """Return the position of a name in the dictionary, adding it to the file before any row can use it.
-
-        Raises:
-            OSError: The disk has no room for a new name.
-        """
-        found = self._positions.get(name)
-        return self._add_name(name) if found is None else found
-
-    def _add_name(self, name: str) -> int:
-        with self.lock:
-            if name in self._positions:
-                return self._positions[name]
-            if len(self.names) > _MAX_NAMES:
-                # Without a bound, keys that differ in every batch would grow the process's memory for days.
-                return self._positions.setdefault(_TOO_MANY_NAMES, 0)
-            if self._names_file is not None:
-                entry = encode_name(name)
-                if os.write(self._names_file, entry) != len(entry):
-                    raise OSError("the disk is full: a name was written in part")
-            self.names.append(name)
-            self._positions[name] = len(self.names) - 1
-            return self._positions[name]
 
     def skip_frame(self) -> None:
         """Count a frame that nobody measured."""
         next(self._frame_numbers)
 
-    def append(self, head: FrameHead, entries: Sequence[tuple[int, int, int, Measured]], *, kept: bool) -> int | None:
+    def drop_frame(self) -> None:
+        """Count a frame that was measured and has no room: its number is missing in the trace."""
+        with self.lock:
+            next(self._frame_numbers)
+            self.dropped_frames += 1
+            if not self._closed:
+                self._counters[RING_DROPPED_OFFSET // 8] = self.dropped_frames
+
+    def append(
+        self,
+        head: FrameHead,
+        entries: Sequence[tuple[int, int, int, Measured]],
+        *,
+        kept: bool,
+        urgent: bool = False,
+    ) -> int | None:
         """Write and publish one frame.
 
         Args:
             head: What its rows share.
-            entries: (kind, role, position of the context, measured) a row, at least one.
+            entries: (kind, role, position of the context, measured) a row, from one to ``max_frame_rows``.
             kept: Whether it is to be sealed even if it leaves the window.
+            urgent: Whether it may take the last rows, which others leave free.
 
         Returns:
             Its frame number, or None where the ring is full of rows that the disk has not taken yet.
         """
         with self.lock:
-            frame_number = next(self._frame_numbers)
-            first = self.published
-            if first + len(entries) - self.capacity > self.released and not self._make_room(len(entries)):
-                self.dropped_frames += 1
-                self._counters[RING_DROPPED_OFFSET // 8] = self.dropped_frames
+            if self._writing or self._closed:
                 return None
-            self._write(first, frame_number, head, entries, _KEPT[kept])
-            self._starts.append(first)
-            self.published = first + len(entries)
-            # One aligned store, after all rows: a kill before it leaves the frame out, after it leaves it in, whole.
-            self._counters[RING_PUBLISHED_OFFSET // 8] = self.published
-            if self.published - self._paged_out >= _PAGE_OUT_ROWS:
-                self._page_out()
+            self._writing = True
+            try:
+                return self._append(head, entries, _KEPT[kept], self.capacity if urgent else self._ordinary_rows)
+            except ValueError:
+                if self._closed:  # by a signal handler that interrupted this very frame
+                    return None
+                raise
+            finally:
+                self._writing = False
+
+    def _append(
+        self, head: FrameHead, entries: Sequence[tuple[int, int, int, Measured]], kept: bytes, room: int
+    ) -> int | None:
+        first = self.published
+        stop = first + len(entries)
+        if stop - room > self.released and not self._make_room(stop - room):
+            return None
+        frame_number = next(self._frame_numbers)
+        self._write(first, frame_number, head, entries, kept)
+        self.published = stop
+        # One aligned store, after all rows: a kill before it leaves the frame out, after it leaves it in, whole.
+        self._counters[RING_PUBLISHED_OFFSET // 8] = stop
+        self._starts.append(first)
+        if stop - self._paged_out >= _PAGE_OUT_ROWS:
+            self._page_out()
         return frame_number
 
     def _write(
@@ -192,16 +208,16 @@ class Window:
             at = RING_HEADER_SIZE + row % capacity * _ROW_SIZE
             mapping[at : at + RING_KEPT_OFFSET + 1] = _CHECKSUM.pack(zlib.crc32(body)) + body + kept
 
-    def _make_room(self, count: int) -> bool:
-        """Give up rows that nobody wants; called with the lock held when the ring is full."""
-        need = self.published + count - self.capacity
-        wanted = np.flatnonzero(self.rows(self.released, need)["kept"])
-        self.released = self.released + int(wanted[0]) if len(wanted) else need
+    def _make_room(self, need: int) -> bool:
+        """Give up rows that nobody wants, many at once, up to the first that is wanted."""
+        goal = max(need, min(need + self.capacity // 16, self.window_start))
+        wanted = np.flatnonzero(self.rows(self.released, goal)["kept"])
+        self.released = self.released + int(wanted[0]) if len(wanted) else goal
         return self.released >= need
 
     def _page_out(self) -> None:
         """Let go of the pages behind: they stay in the kernel's cache, outside this process's resident memory."""
-        if self._directory is not None and hasattr(mmap, "MADV_DONTNEED"):
+        if not self._in_memory and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
         self._paged_out = self.published
 
@@ -217,26 +233,32 @@ class Window:
 
     @property
     def window_start(self) -> int:
-        """The number of the first row of the rolling window."""
-        return self._starts[0] if self._starts else self.published
+        """The number of the first row of the rolling window, or of as much of it as half the ring holds."""
+        with self.lock:
+            oldest = self.published - self._window_rows
+            return next((start for start in self._starts if start >= oldest), self.published)
 
     def keep_window(self) -> None:
-        """Mark the rolling window's rows as wanted, whatever leaves the window later."""
+        """Mark the rolling window's rows as wanted and protected, whatever leaves the window later."""
         with self.lock:
-            for row in range(max(self.window_start, self.published - self.capacity), self.published):
+            start, stop = self.window_start, self.published
+            for row in range(start, stop):
                 self._map[RING_HEADER_SIZE + row % self.capacity * _ROW_SIZE + RING_KEPT_OFFSET] = 1
+            if self.protected and start <= self.protected[-1][1]:
+                start = self.protected.pop()[0]
+            self.protected.append((start, stop))
 
     def release(self, row: int) -> None:
         """Say that rows below this number are sealed or not wanted."""
         with self.lock:
             self.released = max(self.released, row)
-            self.room.notify_all()
+            self.protected = [(start, stop) for start, stop in self.protected if stop > row]
 
     def last_frames(self, count: int | None = None) -> list[Frame]:
         """Return the last ``count`` frames of the rolling window (all of it by default), oldest first."""
         with self.lock:
-            still_there = [start for start in self._starts if start >= self.published - self.capacity]
-            starts = still_there[-(count or len(still_there)) :]
+            start = self.window_start
+            starts = [at for at in self._starts if at >= start][-(count or 0) :]
             rows = self.rows(starts[0] if starts else self.published, self.published)
         return list(frames_from_tables([rows_to_table(rows, self.names)]))
 
@@ -244,22 +266,19 @@ class Window:
         """Frames of the run so far, measured or not; takes a number, so only at the end."""
         return next(self._frame_numbers)
 
-    def write_end(self, end_json: str) -> None:
+    def write_end(self, end: EndInfo) -> None:
         """Note in the ring's header how the run ended: it needs no room on the disk."""
-        entry = encode_name(end_json)
-        if len(entry) <= RING_HEADER_SIZE - RING_END_OFFSET:
-            self._map[RING_END_OFFSET : RING_END_OFFSET + len(entry)] = entry
+        entry = encode_name(end.to_json())
+        if len(entry) > RING_HEADER_SIZE - RING_END_OFFSET:
+            entry = encode_name(dataclasses.replace(end, reason=(end.reason or "")[:_LONGEST_REASON]).to_json())
+        self._map[RING_END_OFFSET : RING_END_OFFSET + len(entry)] = entry
 
-    def close(self, *, remove: bool) -> None:
-        """Unmap, and where everything is sealed remove both files; a forked child closes its copy and removes none."""
+    def close(self) -> None:
+        """Unmap and close; the files stay. Takes no lock: in a forked child a thread may hold it that is not there."""
+        self._closed = True
+        self._rows = self._rows[:0].copy()
         self._counters.release()
-        del self._rows
-        with contextlib.suppress(BufferError):
+        with contextlib.suppress(BufferError):  # another thread is copying rows: unmapped when it has done
             self._map.close()
-        if self._names_file is not None:
-            os.close(self._names_file)
-            self._names_file = None
-        if remove and self._directory is not None:
-            for name in (RING_FILE, NAMES_FILE):
-                with contextlib.suppress(OSError):
-                    (self._directory / name).unlink()
+        self._dictionary.close()
+
