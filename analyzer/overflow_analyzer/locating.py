@@ -1,0 +1,170 @@
+"""Which inf/nan of a rank is the one to report: the first that was not absorbed, or a gradient that was applied."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.bad_rows import BadRow, bad_rows
+from overflow_analyzer.events import Event, bad_entries, events_of, gradient_event
+from overflow_analyzer.sightings import frame_before, frames_from, last_moment, loss_scale_in, sightings
+
+if TYPE_CHECKING:
+    from overflow_analyzer.bad_rows import Moment
+    from overflow_analyzer.frames import Entry, Frame
+    from overflow_analyzer.trace import RankTrace
+
+__all__ = ["Located", "locate"]
+
+_FRAMES_BEFORE: Final = 64
+_FRAMES_AFTER: Final = 4096  # of the same batch: one that never ends is not read to its end
+_MOST_ABSORBED: Final = 256  # places at which something is absorbed; the next one counts whatever becomes of it
+_GRADIENT_ROLES: Final = frozenset({"grad_input", "grad_output", "weight_grad", "optimizer_state"})
+
+
+@dataclass(frozen=True)
+class Located:
+    """An inf/nan with the frames around it."""
+
+    rank: RankTrace
+    row: BadRow
+    event: Event
+    before: tuple[Frame, ...]
+    """Recorded frames before it, the latest last."""
+    after: tuple[Frame, ...]
+    """Recorded frames of its batch after it."""
+    gradient: tuple[Frame, Entry] | None = None
+    """A bad gradient since the optimizer step before."""
+    absorbed_before: tuple[Frame, ...] = ()
+
+    @property
+    def entry(self) -> Entry:
+        """The first bad entry of the event's first frame."""
+        return bad_entries(self.event.first, self.event.known)[0]
+
+
+def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None:
+    """Find the inf/nan of one rank that is to be reported.
+
+    Args:
+        rank: One rank's trace.
+        batch: Only this batch.
+        window: At least so many frames before it are returned, where they were recorded.
+
+    Returns:
+        The first that was not absorbed; the first absorbed one where all were; None where all is finite.
+    """
+    known: set[tuple[str, str, str]] = set()
+    absorbed: list[Located] = []
+    gradient: BadRow | None = None
+    for row in bad_rows(rank, batch=batch):
+        if row.key.role in _GRADIENT_ROLES:
+            gradient = gradient if gradient is not None and _same_step(gradient, row) else row
+            continue
+        if row.key in known:
+            continue
+        if gradient is not None and _was_applied(rank, gradient, row):
+            return _gradient(rank, gradient, window, row)
+        found = _look(rank, row, window, known)
+        faults = [one for one in found if not one.event.was_absorbed or len(absorbed) >= _MOST_ABSORBED]
+        absorbed += [one for one in found if one not in faults]
+        if faults:
+            before = tuple(one.event.first for one in absorbed if one.row.frame_number < faults[0].row.frame_number)
+            return replace(faults[0], gradient=_evidence(rank, gradient, faults[0].row), absorbed_before=before)
+        known.update(_keys(found))
+        known.add(row.key)
+    if gradient is not None and _ends_after(rank, gradient):
+        return _gradient(rank, gradient, window, None)
+    return absorbed[0] if absorbed else None
+
+
+def _keys(found: list[Located]) -> set[tuple[str, str, str]]:
+    frames = (frame for one in found for frame in one.event.frames)
+    return {(frame.module_name, entry.role, entry.context) for frame in frames for entry in frame.nonfinite_entries}
+
+
+def _look(rank: RankTrace, row: BadRow, window: int, known: set[tuple[str, str, str]]) -> list[Located]:
+    """Return the batch's events from a row on."""
+    before, rest = _around(rank, row, window)
+    frozen = frozenset(known)
+    found = []
+    for event in events_of(rest, frozen):
+        at = next(position for position, frame in enumerate(rest) if frame is event.first)
+        entry = bad_entries(event.first, frozen)[0]
+        key = row.key._replace(module_name=event.first.module_name, role=entry.role, context=entry.context)
+        its_row = BadRow(
+            event.first.batch_number, event.first.frame_number, event.first.optimizer_step, event.first.time_ns, key
+        )
+        found.append(Located(rank, its_row, event, (*before, *rest[:at]), tuple(rest[at + 1 :])))
+    return found
+
+
+def _around(rank: RankTrace, row: BadRow, window: int) -> tuple[tuple[Frame, ...], list[Frame]]:
+    """Return the frames before a row's frame, and its batch's frames from there on."""
+    first = frame_before(rank, row.frame_number, max(window, _FRAMES_BEFORE))
+    frames = frames_from(rank, first)
+    before: list[Frame] = []
+    for frame in frames:
+        if frame.frame_number >= row.frame_number:
+            frames = itertools.chain([frame], frames)
+            break
+        before.append(frame)
+    rest = itertools.takewhile(lambda one: one.batch_number == row.batch_number, frames)
+    return tuple(before), list(itertools.islice(rest, _FRAMES_AFTER))
+
+
+# --- gradients
+
+
+def _same_step(one: BadRow, other: BadRow) -> bool:
+    return (one.optimizer_step, one.batch_number) == (other.optimizer_step, other.batch_number)
+
+
+def _was_applied(rank: RankTrace, gradient: BadRow, row: BadRow) -> bool:
+    """Whether a bad gradient is the first inf/nan that mattered: nothing was to skip it, and the next weights are bad.
+
+    Where weights were not recorded, whatever is bad next stands for them.
+    """
+    if loss_scale_in(rank, gradient.batch_number) or not _is_later(row, gradient):
+        return False
+    weights_recorded = "weight" in (rank.run.options.get("roles") or ())
+    if weights_recorded and row.key.role != "weight":
+        return False
+    return not _finite_between(rank, gradient, row)
+
+
+def _finite_between(rank: RankTrace, gradient: BadRow, row: BadRow) -> bool:
+    """Whether the tensor was seen finite after the step that the gradient belongs to."""
+    looks = sightings(rank, row.key, before=row.frame_number, limit=4)
+    return any(not one.nonfinite and _is_later(one, gradient) for one in looks)
+
+
+def _is_later(moment: Moment, gradient: BadRow) -> bool:
+    """Whether something was recorded after the gradient's optimizer step (its batch, where steps were not counted)."""
+    counted = moment.optimizer_step > 0
+    return moment.optimizer_step > gradient.optimizer_step if counted else moment.batch_number > gradient.batch_number
+
+
+def _ends_after(rank: RankTrace, gradient: BadRow) -> bool:
+    """Whether the trace ends before a bad gradient could have shown in the weights."""
+    last = last_moment(rank)
+    return not loss_scale_in(rank, gradient.batch_number) and not (last is not None and _is_later(last, gradient))
+
+
+def _evidence(rank: RankTrace, gradient: BadRow | None, row: BadRow) -> tuple[Frame, Entry] | None:
+    """The bad gradient before a bad parameter, if it belongs to the step after which the parameter was bad."""
+    if gradient is None or row.key.role != "weight" or _finite_between(rank, gradient, row):
+        return None
+    frame = next(frames_from(rank, gradient.frame_number))
+    return frame, _entry_of(frame, gradient)
+
+
+def _entry_of(frame: Frame, row: BadRow) -> Entry:
+    return next(one for one in frame.entries if (one.role, one.context) == row.key[1:] and one.nonfinite)
+
+
+def _gradient(rank: RankTrace, row: BadRow, window: int, applied_to: BadRow | None) -> Located:
+    before, rest = _around(rank, row, window)
+    spoilt = [] if applied_to is None else [next(frames_from(rank, applied_to.frame_number))]
+    return Located(rank, row, gradient_event(rest), before, (*rest[1:], *spoilt))

@@ -1,0 +1,133 @@
+"""Earlier and other looks at a tensor, and where in a rank's trace to begin reading frames."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from overflow_analyzer.columns import Integers, numbers, rows_where
+from overflow_analyzer.schema import COUNT_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from overflow_analyzer.bad_rows import Moment, RowKey
+    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.trace import RankTrace
+
+__all__ = [
+    "LOSS_SCALE",
+    "Sighting",
+    "frame_before",
+    "frames_from",
+    "last_moment",
+    "loss_scale_in",
+    "sightings",
+    "sightings_in_batch",
+]
+
+LOSS_SCALE: Final = "loss_scale"
+"""The context of the row, of role value, that says a GradScaler is in use."""
+
+_END: Final = 2**63 - 1
+_MOST_ROWS: Final = 2_000_000  # that are looked through for one tensor's past
+_MOMENT: Final = ("batch_number", "frame_number", "optimizer_step")
+_COLUMNS: Final = ("module_name", "role", "context", *_MOMENT, "finite_abs_max", *COUNT_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One recorded look at a tensor: when, and its largest finite magnitude."""
+
+    batch_number: int
+    frame_number: int
+    optimizer_step: int
+    finite_abs_max: float | None
+    """None where no element was finite or nothing could be measured."""
+    nonfinite: bool
+
+
+def sightings(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) -> tuple[Sighting, ...]:
+    """Return the latest recorded looks at one tensor before a frame, the oldest first.
+
+    Args:
+        rank: One rank's trace.
+        key: Which tensor.
+        before: A frame number; only earlier frames count.
+        limit: How many at most. Fewer come back where the trace is so large that looking further would take long.
+    """
+    found: deque[Sighting] = deque()
+    rows = 0
+    for table in _backwards(rank, _COLUMNS, before):
+        at = rows_where(table, **key._asdict())
+        at = at[numbers(table, "frame_number")[at] < before]
+        found.extendleft(reversed(_looks(table, at[-limit:])))
+        rows += table.num_rows
+        if len(found) >= limit or rows >= _MOST_ROWS:
+            break
+    return tuple(found)[-limit:]
+
+
+def sightings_in_batch(rank: RankTrace, key: RowKey, batch: int) -> tuple[Sighting, ...]:
+    """Return the recorded looks at one tensor in one batch, in order."""
+    tables = rank.tables(_COLUMNS, batch=batch)
+    return tuple(look for table in tables for look in _looks(table, rows_where(table, **key._asdict())))
+
+
+def _looks(table: pa.Table, at: Integers) -> list[Sighting]:
+    rows = [row for position in at.tolist() for row in table.slice(position, 1).to_pylist()]
+    return [
+        Sighting(
+            row["batch_number"],
+            row["frame_number"],
+            row["optimizer_step"],
+            row["finite_abs_max"],
+            nonfinite=any(row[name] for name in COUNT_COLUMNS),
+        )
+        for row in rows
+    ]
+
+
+def loss_scale_in(rank: RankTrace, batch: int) -> bool:
+    """Whether a loss scale was recorded in a batch: then steps on inf gradients are skipped, and they mean nothing."""
+    tables = rank.tables(["role", "context"], batch=batch)
+    return any(len(rows_where(table, role="value", context=LOSS_SCALE)) for table in tables)
+
+
+def last_moment(rank: RankTrace) -> Moment | None:
+    """Return when the last recorded row was; None where the rank has none."""
+    for table in _backwards(rank, _MOMENT, _END):
+        if table.num_rows:
+            batch, frame, step = (table[name][-1].as_py() for name in _MOMENT)
+            return Sighting(batch, frame, step, None, nonfinite=False)
+    return None
+
+
+def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
+    """Return the number of the ``count``-th recorded frame before a frame; of the first one where there are fewer."""
+    found: set[int] = {frame_number}
+    for table in _backwards(rank, ["frame_number"], frame_number):
+        earlier = numbers(table, "frame_number")
+        found.update(np.unique(earlier[earlier < frame_number])[-count:].tolist())
+        if len(found) > count:
+            break
+    return sorted(found)[-count - 1 :][0]
+
+
+def frames_from(rank: RankTrace, frame_number: int) -> Iterator[Frame]:
+    """Yield the frames from a frame on, in order, reading only as far as is asked for."""
+    return rank.frames(frames=range(frame_number, _END))
+
+
+def _backwards(rank: RankTrace, columns: Sequence[str], before: int) -> Iterator[pa.Table]:
+    """Yield tables that may hold frames before a frame, the latest first."""
+    if rank.ring.num_rows:
+        yield rank.ring.select(list(columns))
+    for group in reversed(rank.row_groups):
+        if group.first_frame < before:
+            yield rank.read(group, columns)
