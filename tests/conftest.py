@@ -1,4 +1,8 @@
-"""Golden outputs: ``pytest --overwrite`` rewrites them, and the change is read in the diff."""
+"""What all tests share.
+
+Golden outputs: ``pytest --overwrite`` rewrites them, and the change is read in the diff. Hypothesis: no deadlines,
+since a busy machine is no failure.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+settings.register_profile("overflow-trace", deadline=None)
+settings.load_profile("overflow-trace")
 
 GOLDEN = Path(__file__).parent / "analyzer" / "golden"
 

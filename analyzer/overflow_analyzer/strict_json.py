@@ -42,12 +42,13 @@ def to_plain(value: Any) -> Any:
     Raises:
         TypeError: Anything else.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, (str, os.PathLike)):
+        # A name that is no text, as the operating system may have one, would be no UTF-8 either.
+        return os.fspath(value).encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     if dataclasses.is_dataclass(value):
         return {one.name: to_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):

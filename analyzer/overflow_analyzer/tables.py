@@ -45,18 +45,16 @@ def render_table(
     """
     from tabulate import tabulate
 
+    headers, align = [column.header for column in columns], [column.align for column in columns]
+    # A module called 1e5 is a name: nothing is to be taken for a number.
     if markdown:
         cells = [[_markdown_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
-    else:
-        cells = _fitted(columns, [[escape(cell) for cell in row] for row in rows], width)
-    text: str = tabulate(
-        cells,
-        headers=[column.header for column in columns],
-        tablefmt="github" if markdown else "plain",
-        colalign=[column.align for column in columns] if cells else None,
-        disable_numparse=True,  # a module called 1e5 is a name
-    )
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+        text = tabulate(cells, headers, "github", colalign=align if cells else None, disable_numparse=True)
+        return f"{text}\n"
+    shown = [headers, *_fitted(columns, [[escape(cell) for cell in row] for row in rows], width)]
+    lines = tabulate(shown, tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
+    # Columns of wide characters may still be too long together.
+    return "".join(f"{line.rstrip() if width is None else shorten(line.rstrip(), width)}\n" for line in lines)
 
 
 def _markdown_cell(column: Column, cell: str) -> str:
