@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import platform
 import socket
@@ -34,7 +35,7 @@ def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
     """Return what is known of this run at its start."""
     rank, world_size = rank_and_world_size()
     return RunInfo(
-        run_id=os.environ.get("TORCHELASTIC_RUN_ID") or uuid.uuid4().hex,
+        run_id=_run_id(),
         rank=rank,
         world_size=world_size,
         model_class=type(model).__name__,
@@ -48,6 +49,15 @@ def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
         options=options.as_options(),
         seeds=seeds_in_force() or None,
     )
+
+
+def _run_id() -> str:
+    """Return the launcher's name for the run, the same on every rank, or where there is none a new one."""
+    for variables in (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID")):
+        values = [os.environ.get(name, "") for name in variables]
+        if all(values) and values != ["none"]:  # what torchrun says where nobody named the run
+            return ".".join(values)
+    return uuid.uuid4().hex
 
 
 def _version() -> str:
@@ -79,13 +89,14 @@ class _Recorders:
         self._attached.add(recorder)
 
     def _close_all(self) -> None:
-        """At the interpreter's end, for recorders that nobody closed."""
+        """At the interpreter's end, for recorders that nobody closed; what one's callbacks raise stops no other."""
         error = getattr(sys, "last_value", None)
-        for recorder in list(self._attached):
-            if error is None:
-                recorder.close()
-            else:
-                recorder.close(how="exception", reason=f"{type(error).__name__}: {error}"[:500])
+        with contextlib.ExitStack() as closing:
+            for recorder in list(self._attached):
+                if error is None:
+                    closing.callback(recorder.close)
+                else:
+                    closing.callback(recorder.close, how="exception", reason=f"{type(error).__name__}: {error}"[:500])
 
     def _abandon_all(self) -> None:
         """In a forked child: the trace is the parent's."""

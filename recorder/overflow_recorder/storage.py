@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.schema import RING_HEADER_SIZE, RING_ROW
+from overflow_analyzer.schema import RING_ROW
+from overflow_recorder.name_dictionary import MOST_NAMES_BYTES
 from overflow_recorder.reproducibility import seeds_in_force
 from overflow_recorder.trace_directory import TraceDirectory
 from overflow_recorder.window import Window
@@ -25,22 +26,22 @@ __all__ = ["Storage", "ring_capacity"]
 _WAIT_SECONDS: Final = 0.25
 """Longest wait of one frame for a slow disk. After a wait in vain none waits until the disk has moved."""
 _WINDOW_ROWS: Final = 4096
-_WRITING_ROWS: Final = 65_536
-"""Rows of a ring that stages whole batches: 16 MiB, so that parts have tens of thousands of rows each."""
+_STAGING_ROWS: Final = 131_072
+"""Rows of a ring that stages whole batches: 32 MiB, so that a part has tens of thousands of rows."""
 _LEAST_ROWS: Final = 64
 _MOST_ROWS: Final = 1 << 20
 
 
-def ring_capacity(options: RecorderArguments, rows_per_frame: int) -> int:
+def ring_capacity(options: RecorderArguments, rows_per_frame: int, *, staging: bool) -> int:
     """Return the ring's rows, fixed at the start.
 
     Args:
-        options: The window's size, whether any batch is written whole, and the bound on the disk.
+        options: The window's size and the bound on the disk, of which the ring takes at most a quarter.
         rows_per_frame: The most rows of an ordinary frame of this model.
+        staging: Whether rows wait here to be sealed.
     """
-    rows = max(_WINDOW_ROWS, options.max_frames_to_save * rows_per_frame)
-    if options.trace_batch_nums or options.every_n_batches:
-        rows = max(rows, _WRITING_ROWS)
+    window = 2 * options.max_frames_to_save * rows_per_frame
+    rows = max(_WINDOW_ROWS, window + _STAGING_ROWS if staging else window)
     if options.max_bytes is not None:
         rows = min(rows, options.max_bytes // 4 // RING_ROW.itemsize)
     return max(_LEAST_ROWS, min(rows, _MOST_ROWS))
@@ -73,45 +74,69 @@ class Storage:
         self._directory: TraceDirectory | None = None
         self._writer: PartWriter | None = None
         self._disk_is_stuck_at = -1
-        capacity = ring_capacity(options, rows_per_frame)
+        selecting = bool(options.trace_batch_nums or options.every_n_batches)
+        capacity = ring_capacity(options, rows_per_frame, staging=selecting and path is not None)
         if path is None:
             self.window = Window(None, capacity, options.max_frames_to_save)
             return
-        ring_bytes = RING_HEADER_SIZE + capacity * RING_ROW.itemsize
-        budget = None if options.max_bytes is None else max(options.max_bytes - ring_bytes, options.max_bytes // 2)
-        self._directory = TraceDirectory(path, run.rank, max_bytes=budget, overwrite=options.overwrite)
+        names = MOST_NAMES_BYTES if options.max_bytes is None else min(MOST_NAMES_BYTES, options.max_bytes // 4)
+        self._directory = TraceDirectory(
+            path, run.rank, run.world_size, max_bytes=options.max_bytes, overwrite=options.overwrite
+        )
         try:
-            if run.rank == 0:
-                self._directory.clear_other_ranks(run.world_size)
             self._directory.write_run(run)
-            self.window = Window(self._directory.path, capacity, options.max_frames_to_save)
+            self.window = Window(self._directory.path, capacity, options.max_frames_to_save, max_names_bytes=names)
         except BaseException:
             self._directory.release()
             raise
         self._writer = PartWriter(self.window, self._directory, run, options.trace_batch_nums or (), failed)
+        self._writer.start()
 
-    def publish(self, frame: Unpublished) -> int | None:
-        """Put a measured frame into the window; returns its number, or None where the disk is too slow for it."""
-        selected = frame.batch.selected
-        number = self.window.append(frame.head, frame.entries, kept=selected)  # type: ignore[arg-type]
-        if number is None and selected and self._wait_for_disk():
-            number = self.window.append(frame.head, frame.entries, kept=selected)  # type: ignore[arg-type]
-        if self._writer is not None:
-            self._writer.notice(self.window.published)
+    def publish(self, frame: Unpublished, *, urgent: bool = False) -> int | None:
+        """Put a measured frame into the window.
+
+        Args:
+            frame: It is in the trace if its batch is selected, or if it is in the window when the run ends.
+            urgent: Whether it is the one that a detection is about: it always finds room.
+
+        Returns:
+            Its number, or None where the disk is too slow for it: then it is counted as dropped.
+        """
+        writer = self._writer
+        kept = writer is not None and frame.batch.selected
+        number = self._append(frame, kept=kept, urgent=urgent)
+        if writer is None:
+            return number
+        if number is None and kept and self._wait_for_disk(writer):
+            number = self._append(frame, kept=kept, urgent=urgent)
+        if number is None:
+            self.window.drop_frame()
+        writer.notice()
         return number
 
-    def _wait_for_disk(self) -> bool:
+    def _append(self, frame: Unpublished, *, kept: bool, urgent: bool) -> int | None:
+        return self.window.append(frame.head, frame.entries, kept=kept, urgent=urgent)  # type: ignore[arg-type]
+
+    def _wait_for_disk(self, writer: PartWriter) -> bool:
         released = self.window.released
-        if self._writer is None or released == self._disk_is_stuck_at:
+        if released == self._disk_is_stuck_at:
             return False
-        if self._writer.wait_for_room(_WAIT_SECONDS):
+        if writer.wait_for_room(released, _WAIT_SECONDS):
             return True
         self._disk_is_stuck_at = released
         return False
 
+    def add_notes(self, notes: tuple[str, ...]) -> None:
+        """Say in RunInfo, when the trace is closed, what was not seen."""
+        self._run = dataclasses.replace(self._run, notes=notes)
+
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""
-        self.window.write_end(end.to_json())
+        self.window.write_end(self._with_counts(end))
+
+    def _with_counts(self, end: EndInfo) -> EndInfo:
+        removed = 0 if self._directory is None else self._directory.parts_removed
+        return dataclasses.replace(end, frames_dropped=self.window.dropped_frames, parts_removed=removed)
 
     def close(self, end: EndInfo) -> None:
         """Seal the window and everything wanted, complete ``_run.json``, remove the ring, in this order.
@@ -119,26 +144,29 @@ class Storage:
         Raises:
             OSError: The disk refused; then the ring stays and has what is not sealed.
         """
-        sealed = False
+        self.window.keep_window()
+        self.note_end(end)
+        directory, writer = self._directory, self._writer
+        if directory is None or writer is None:
+            self.window.close()
+            return
+        writer.stop()  # where that takes too long, the thread still needs all that is open
         try:
-            self.note_end(end)
-            self.window.keep_window()
-            if self._directory is not None and self._writer is not None:
-                self._writer.stop()
-                self._writer.seal(self.window.published, detection=end.how == "detected")
-                removed = self._directory.parts_removed
-                end = dataclasses.replace(end, parts_removed=removed, frames_dropped=self.window.dropped_frames)
-                self._directory.write_run(dataclasses.replace(self._run, end=end, seeds=seeds_in_force() or None))
-            sealed = True
+            writer.seal(self.window.published)
+            run = dataclasses.replace(self._run, end=self._with_counts(end), seeds=seeds_in_force() or None)
+            directory.write_run(run)
+            directory.remove_ring()
         finally:
-            self._let_go(remove=sealed)
+            self._let_go()
 
     def abandon(self) -> None:
-        """In a forked child: close its copies of the descriptors; the parent's trace is not touched."""
-        self._let_go(remove=False)
+        """Let go of everything and leave the files as they are: a forked child's copy, or a start that failed."""
+        if self._writer is not None:
+            self._writer.abandon()
+        self._let_go()
 
-    def _let_go(self, *, remove: bool) -> None:
+    def _let_go(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            self.window.close(remove=remove)
+            self.window.close()
         if self._directory is not None:
             self._directory.release()

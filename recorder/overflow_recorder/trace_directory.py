@@ -1,23 +1,16 @@
-"""One rank's directory: claimed by one living process, its parts bounded by ``max_bytes``."""
+"""One rank's directory: claimed by one living process, its size bounded by ``max_bytes``."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.errors import TraceError
-from overflow_analyzer.parts import sync_directory, write_part
 from overflow_analyzer.schema import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
-from overflow_analyzer.trace import open_trace
+from overflow_recorder.claiming import check_no_foreign_files, claim, clear, is_same_file, other_ranks
 from overflow_recorder.errors import TraceExistsError
-
-try:
-    import fcntl
-except ImportError:  # a platform without advisory locks: whether a trace's run lives cannot be told there
-    fcntl = None  # type: ignore[assignment]
+from overflow_recorder.sealing import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,10 +19,11 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.run_info import RunInfo
 
-__all__ = ["TraceDirectory"]
+__all__ = ["ASKED_FOR", "PROTECTED", "SAMPLED", "TraceDirectory"]
 
-_OWN_NAMES: Final = (RUN_FILE, RING_FILE, NAMES_FILE)
-_RANK_PREFIX: Final = "rank="
+SAMPLED, ASKED_FOR, PROTECTED = range(3)
+"""What a part holds: sampled batches go first, then batches asked for by number; a kept window stays."""
+_END_BYTES: Final = 1024  # how much longer the run's description may become when it says how the run ended
 
 
 @dataclass
@@ -37,16 +31,16 @@ class _Part:
     path: Path
     bytes: int
     retention: int
-    """0: sampled, removed first; 1: asked for by number; 2: a detection's window, never removed."""
 
 
 class TraceDirectory:
     """The files of one rank, owned from construction to ``release``.
 
     Args:
-        path: The trace's directory; made if it is not there.
-        rank: This process's rank.
-        max_bytes: Most bytes of sealed parts; None for no bound.
+        trace: The trace's directory; made if it is not there.
+        rank: This process's rank. Rank 0 also removes what a larger run left behind.
+        world_size: Ranks of this run.
+        max_bytes: Most bytes of everything in the rank's directory; None for no bound.
         overwrite: Replace the trace of a run that has ended.
 
     Raises:
@@ -54,46 +48,32 @@ class TraceDirectory:
         OSError: The directory cannot be made or written.
     """
 
-    def __init__(self, path: Path, rank: int, *, max_bytes: int | None, overwrite: bool) -> None:
-        self.path = path / f"{_RANK_PREFIX}{rank}"
+    def __init__(self, trace: Path, rank: int, world_size: int, *, max_bytes: int | None, overwrite: bool) -> None:
+        self.path = trace / f"rank={rank}"
         self.parts_removed = 0
         self._max_bytes = max_bytes
         self._parts: list[_Part] = []
         self._sealed = 0
         self._lock: int | None = None
-        _refuse_foreign(path)
+        check_no_foreign_files(trace)
+        others = list(other_ranks(trace, world_size)) if rank == 0 and trace.is_dir() else []
+        if others and not overwrite:
+            raise TraceExistsError(
+                f"{trace}: a run of more than {world_size} ranks left {others[0].name} there; "
+                "choose another path or pass overwrite=True"
+            )
+        # Every rank makes the directory for itself: nobody waits for a rank that has died.
         self.path.mkdir(parents=True, exist_ok=True)
-        self._claim(path, overwrite=overwrite)
+        self._lock = claim(self.path, overwrite=overwrite)
+        for other in others:  # two runs must never be read as one
+            with contextlib.suppress(OSError):  # something that is not ours is in it, and stays
+                clear(other)
+                other.rmdir()
 
-    def _claim(self, trace: Path, *, overwrite: bool) -> None:
-        """Become the one owner. The lock is the kernel's: it ends with the process, however that ends."""
-        ring = self.path / RING_FILE
-        existed = any(self.path.iterdir())
-        if existed and not overwrite:
-            raise TraceExistsError(f"{trace}: {_what_is_there(trace)}; choose another path or pass overwrite=True")
-        self._lock = os.open(ring, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            if fcntl is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise TraceExistsError(f"{trace}: a living run is recording there; choose another path") from None
-        except OSError:
-            pass  # a file system without locks
-        if not _is_same_file(self._lock, ring):
-            self.release()
-            raise TraceExistsError(f"{trace}: another run took it at the same moment; choose another path")
-        for old in self.path.iterdir():
-            if old != ring and _is_own(old.name):
-                old.unlink()
-        os.truncate(self._lock, 0)
-
-    def clear_other_ranks(self, world_size: int) -> None:
-        """Remove what a larger run left behind, so that two runs are never read as one."""
-        for other in self.path.parent.glob(f"{_RANK_PREFIX}*"):
-            number = other.name.removeprefix(_RANK_PREFIX)
-            if number.isdigit() and int(number) >= world_size and not _is_living(other):
-                shutil.rmtree(other, ignore_errors=True)
+    @property
+    def is_bounded(self) -> bool:
+        """Whether parts can be removed."""
+        return self._max_bytes is not None
 
     def write_run(self, run: RunInfo) -> None:
         """Replace ``_run.json`` whole.
@@ -101,38 +81,50 @@ class TraceDirectory:
         Raises:
             OSError: The disk refused; the earlier one is still there.
         """
-        temporary = self.path / f"{RUN_FILE}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(run.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / RUN_FILE)
-        sync_directory(self.path)
+        write_whole(self.path / RUN_FILE, run.to_json().encode())
 
-    def seal(self, table: pa.Table, run: RunInfo, frames: int, retention: int) -> None:
-        """Seal a part, then keep to ``max_bytes``.
+    def seal(self, data: pa.Buffer, retention: int) -> None:
+        """Seal a part, within ``max_bytes``: others make room for it, or it is not written at all.
+
+        Args:
+            data: The part's bytes.
+            retention: SAMPLED, ASKED_FOR or PROTECTED.
 
         Raises:
             OSError: The disk refused; nothing that was sealed is touched.
         """
+        if self._max_bytes is not None and not self._make_room(data.size, retention, self._max_bytes):
+            self.parts_removed += 1
+            return
         path = self.path / f"{PART_PREFIX}{self._sealed:08}.parquet"
-        size = write_part(path, [table], [run], frames)
+        write_whole(path, data)
         self._sealed += 1
-        self._parts.append(_Part(path, size, retention))
-        if self._max_bytes is not None:
-            self._retain(self._max_bytes)
+        self._parts.append(_Part(path, data.size, retention))
 
-    def _retain(self, max_bytes: int) -> None:
-        total = sum(part.bytes for part in self._parts)
-        # Sorting is stable: within one kind the oldest goes first. The newest stays, or nothing would.
-        for part in sorted(self._parts[:-1], key=lambda part: part.retention):
-            if total <= max_bytes or part.retention > 1:
+    def _make_room(self, size: int, retention: int, max_bytes: int) -> bool:
+        """Remove parts of no higher worth, the least and the oldest first; says whether ``size`` bytes fit then."""
+        room = max_bytes - self._other_bytes() - sum(part.bytes for part in self._parts)
+        # Sorting is stable: of one kind the oldest goes first.
+        for part in sorted(self._parts, key=lambda part: part.retention):
+            if room >= size or part.retention > min(retention, ASKED_FOR):
                 break
             with contextlib.suppress(FileNotFoundError):
                 part.path.unlink()
             self._parts.remove(part)
             self.parts_removed += 1
-            total -= part.bytes
+            room += part.bytes
+        return room >= size or retention == PROTECTED
+
+    def _other_bytes(self) -> int:
+        sizes = [_size(self.path / name) for name in (RING_FILE, NAMES_FILE, RUN_FILE)]
+        return sum(sizes) + sizes[-1] + _END_BYTES  # for a moment a run has two descriptions
+
+    def remove_ring(self) -> None:
+        """Remove the ring and its names, unless another run's are there by now."""
+        if self._lock is not None and is_same_file(self._lock, self.path / RING_FILE):
+            for name in (NAMES_FILE, RING_FILE):  # while the ring is there nobody else makes names
+                with contextlib.suppress(OSError):
+                    (self.path / name).unlink()
 
     def release(self) -> None:
         """Let go of the lock; the files stay."""
@@ -141,45 +133,8 @@ class TraceDirectory:
             self._lock = None
 
 
-def _refuse_foreign(path: Path) -> None:
-    if path.is_dir():
-        strange = sorted(one.name for one in path.iterdir() if not one.name.startswith((_RANK_PREFIX, ".")))
-        if strange:
-            raise TraceExistsError(f"{path}: a directory that holds something else ({strange[0]}); choose another path")
-    elif path.exists() or path.is_symlink():
-        raise TraceExistsError(f"{path}: a file is there; choose another path")
-
-
-def _is_own(name: str) -> bool:
-    return name in _OWN_NAMES or name.startswith((PART_PREFIX, f"_{PART_PREFIX}", f"{RUN_FILE}."))
-
-
-def _what_is_there(trace: Path) -> str:
+def _size(path: Path) -> int:
     try:
-        found = open_trace(trace).ranks[0]
-    except TraceError as error:
-        return f"a trace is there already ({type(error).__name__.removesuffix('Error')})"
-    parts = len(found.footers)
-    return f"holds the trace of a run of {found.run.model_class or 'a model'} ({found.ended}, {parts} sealed parts)"
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return path.stat().st_size
     except OSError:
-        return False
-
-
-def _is_living(directory: Path) -> bool:
-    try:
-        descriptor = os.open(directory / RING_FILE, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+        return 0

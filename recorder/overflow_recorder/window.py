@@ -37,7 +37,7 @@ from overflow_recorder.name_dictionary import MOST_NAMES_BYTES, NameDictionary
 from overflow_recorder.ring_file import map_ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from overflow_analyzer.frames import Frame
@@ -51,19 +51,9 @@ _CHECKSUM: Final = struct.Struct("<I")
 _ROW_SIZE: Final = RING_ROW.itemsize
 _KEPT: Final = (b"\0", b"\1")
 _PAGE_OUT_ROWS: Final = 4096  # 1 MiB: how much of the mapping stays in the process's resident memory behind the writer
+_MOST_FRAME_ROWS: Final = 1000
 _URGENT_ROWS: Final = 4096
 _LONGEST_REASON: Final = 250  # characters: as JSON always less than the header has room for
-
-
-class _Positions(dict[str, int]):
-    """Positions by name; one that is missing is added. A row looks up several names, so finding one is left to dict."""
-
-    def __init__(self, add: Callable[[str], int]) -> None:
-        super().__init__({"": 0})
-        self._add = add
-
-    def __missing__(self, name: str) -> int:
-        return self._add(name)
 
 
 class FrameHead(NamedTuple):
@@ -85,8 +75,8 @@ class Window:
     Args:
         directory: Where the ring and its names lie, without either so far; None keeps both in memory only.
         capacity: Rows. Blocks for all of them are allocated now: a sparse mapping on a disk that fills up later would
-            kill the training with SIGBUS. A frame takes at most a quarter of them and the window at most half,
-            whatever ``window_frames`` says, so that there is always something to seal and to overwrite.
+            kill the training with SIGBUS. The window takes at most half of them, whatever ``window_frames`` says, and a
+            frame at most a quarter, so that there is always something to seal and to overwrite.
         window_frames: Frames in the rolling window.
         max_names_bytes: Most bytes of the file of names.
 
@@ -103,9 +93,9 @@ class Window:
         max_names_bytes: int = MOST_NAMES_BYTES,
     ) -> None:
         self.capacity = capacity
-        self.max_frame_rows = capacity // 4
+        self.max_frame_rows = min(capacity // 4, _MOST_FRAME_ROWS)
         self._window_rows = capacity // 2
-        self._ordinary_rows = capacity - min(self.max_frame_rows, _URGENT_ROWS)
+        self._ordinary_rows = capacity - min(capacity // 4, _URGENT_ROWS)
         self._in_memory = directory is None
         self._map = map_ring(None if directory is None else directory / RING_FILE, capacity, window_frames)
         self._dictionary = NameDictionary(None if directory is None else directory / NAMES_FILE, max_names_bytes)
@@ -281,4 +271,3 @@ class Window:
         with contextlib.suppress(BufferError):  # another thread is copying rows: unmapped when it has done
             self._map.close()
         self._dictionary.close()
-

@@ -1,0 +1,54 @@
+"""The ring's file: all its blocks allocated, mapped into memory, its header written."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from overflow_analyzer.schema import FORMAT_VERSION, RING_HEADER, RING_HEADER_SIZE, RING_MAGIC, RING_ROW
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["map_ring"]
+
+
+def map_ring(path: Path | None, capacity: int, window_frames: int) -> mmap.mmap:
+    """Return a new ring's memory.
+
+    Args:
+        path: A file that is not there or empty; None for memory alone.
+        capacity: Rows.
+        window_frames: Frames in the rolling window.
+
+    Raises:
+        OSError: The disk has no room for all of it, or refuses.
+    """
+    size = RING_HEADER_SIZE + capacity * RING_ROW.itemsize
+    mapping = mmap.mmap(-1, size) if path is None else _map_file(path, size)
+    header = np.zeros((), RING_HEADER)
+    header["magic"], header["format_version"], header["row_size"] = RING_MAGIC, FORMAT_VERSION, RING_ROW.itemsize
+    header["capacity"], header["window_frames"] = capacity, window_frames
+    mapping[:RING_HEADER_SIZE] = header.tobytes()
+    return mapping
+
+
+def _map_file(path: Path, size: int) -> mmap.mmap:
+    ring = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _allocate(ring, size)
+        return mmap.mmap(ring, size)
+    finally:
+        os.close(ring)
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    written = 0
+    while written < size:
+        written += os.pwrite(descriptor, bytes(min(size - written, 1 << 20)), written)
