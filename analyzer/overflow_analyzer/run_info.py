@@ -79,6 +79,8 @@ class RunInfo:
     """The recorder's options by name, as given to ``TraceRecorder``."""
     seeds: dict[str, Any] | None = None
     """What ``set_seed`` or ``enable_full_determinism`` had set, ready to set it again."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what the recorder could not see of the run, and why; written when it closes."""
     end: EndInfo | None = None
     format_version: int = FORMAT_VERSION
 
@@ -110,7 +112,7 @@ class RunInfo:
         except (TypeError, KeyError) as error:
             raise DamagedTraceError(f"{where}: does not describe a run ({error})") from None
         run._check_types(where)
-        return dataclasses.replace(run, command=tuple(map(str, run.command)))
+        return dataclasses.replace(run, command=tuple(map(str, run.command)), notes=tuple(map(str, run.notes)))
 
     @classmethod
     def from_json(cls, text: str | bytes, where: object) -> RunInfo:
@@ -134,6 +136,7 @@ class RunInfo:
             and all(isinstance(value, str) for value in names)
             and isinstance(self.options, dict)
             and isinstance(self.command, (list, tuple))
+            and isinstance(self.notes, (list, tuple))
             and (self.seeds is None or isinstance(self.seeds, dict))
             and (self.end is None or self.end.how in get_args(HowEnded))
         )

@@ -14,7 +14,7 @@ from overflow_analyzer.schema import KINDS, PHASES, ROLES
 from overflow_recorder.ignoring import IgnorePatterns
 from overflow_recorder.measured import NOT_A_TENSOR, Measured
 from overflow_recorder.measuring import Deferred, Measuring
-from overflow_recorder.values import walk, walk_inputs
+from overflow_recorder.values import MAX_LEAVES, More, walk, walk_inputs
 from overflow_recorder.window import FrameHead
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = ["FrameRecording", "Unpublished"]
 _TENSOR, _NONE, _OTHER = (KINDS.index(kind) for kind in ("tensor", "none", "other"))
 _WEIGHT, _BUFFER, _INPUT, _OUTPUT = (ROLES.index(role) for role in ("weight", "buffer", "input", "output"))
 _TRAIN, _EVAL, _RECOMPUTE = (PHASES.index(phase) for phase in ("train", "eval", "recompute"))
+_BACKWARD: Final = PHASES.index("backward")  # it and what comes behind it are no forward
 _DETECTED_ROLES: Final = (_WEIGHT, _BUFFER, _INPUT, _OUTPUT)
 _MAX_ENTRIES: Final = 1000
 
@@ -47,6 +48,8 @@ class Unpublished(NamedTuple):
     module_name: str
     alarming: bool
     """Whether a weight, buffer, input or output is known to have an inf or nan that is not intended."""
+    raised: bool = False
+    """Whether it is the frame of a forward that has raised."""
 
     def resolved(self) -> Unpublished:
         """Return the same with the figures that were on a device."""
@@ -85,6 +88,7 @@ class FrameRecording:
         self._inputs, self._outputs = "input" in roles, "output" in roles
         self._position = window.position
         self._max_entries = min(_MAX_ENTRIES, window.capacity // 4)
+        self._max_leaves = min(MAX_LEAVES, self._max_entries // 2)
         self._ignored = IgnorePatterns(options.ignore) if options.ignore else None
         self._calls = _Calls()
         self.measuring = Measuring(options.statistics, window.position)
@@ -103,7 +107,7 @@ class FrameRecording:
         calls = self._calls
         if not calls.stack:
             calls.phase = _TRAIN if module.training and torch.is_grad_enabled() else _EVAL
-        inputs = self._entries(hooked, _INPUT, walk_inputs(args, kwargs)) if self._inputs else []
+        inputs = self._entries(hooked, _INPUT, self._walk_inputs(args, kwargs)) if self._inputs else []
         calls.stack.append(_Call(hooked, id(args), id(kwargs), inputs))
 
     def leave(
@@ -134,16 +138,18 @@ class FrameRecording:
         if self._inputs:
             # Another hook may have replaced what the forward was given; then it is measured as it is now.
             same = call.args == id(args) and call.kwargs == id(kwargs)
-            entries += call.inputs if same else self._entries(hooked, _INPUT, walk_inputs(args, kwargs))
+            entries += call.inputs if same else self._entries(hooked, _INPUT, self._walk_inputs(args, kwargs))
         if self._outputs:
             entries += self._raised(raised) if raised is not None else self._output_entries(hooked, output)
-        return self.frame(batch, phase, hooked.name, hooked.class_name, entries)
+        frame = self.frame(batch, phase, hooked.name, hooked.class_name, entries)
+        return frame if raised is None or frame is None else frame._replace(raised=True)
 
     def frame(
         self, batch: Batch, phase: int, module_name: str, module_class: str, entries: list[Entry]
     ) -> Unpublished | None:
         """Put entries under a head; None where there is none."""
-        call_index = batch.next_call(module_name)
+        # Gradients and recorded values of a module are no calls of it.
+        call_index = batch.next_call(module_name if phase < _BACKWARD else (module_name, phase))
         if not entries:
             return None
         if len(entries) > self._max_entries:
@@ -157,7 +163,8 @@ class FrameRecording:
 
     def values(self, module_name: str, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         """Measure named values that belong to no module's forward."""
-        return [entry for context, value in values for entry in self._named(module_name, role, walk(value, context))]
+        leaves = (leaf for context, value in values for leaf in walk(value, context, self._max_leaves))
+        return self._named(module_name, role, leaves)
 
     def _pop(self, hooked: HookedModule) -> _Call | None:
         stack = self._calls.stack
@@ -169,10 +176,13 @@ class FrameRecording:
                 return call
         return None
 
+    def _walk_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        return walk_inputs(args, kwargs, self._max_leaves)
+
     def _output_entries(self, hooked: HookedModule, output: Any) -> list[Entry]:
         if isinstance(output, torch.Tensor):
             return self._entries(hooked, _OUTPUT, (("output", output),))
-        return self._entries(hooked, _OUTPUT, walk(output, "output"))
+        return self._entries(hooked, _OUTPUT, walk(output, "output", self._max_leaves))
 
     def _entries(self, hooked: HookedModule, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         return self._named(hooked.name, role, values)
@@ -187,6 +197,8 @@ class FrameRecording:
                 else:
                     measured = measuring(value)
                 entries.append((_TENSOR, role, position(context), measured))
+            elif isinstance(value, More):
+                entries.append((_OTHER, role, position(context), NOT_A_TENSOR.with_note(position(str(value)))))
             else:
                 entries.append((_NONE if value is None else _OTHER, role, position(context), NOT_A_TENSOR))
         return entries
@@ -197,8 +209,8 @@ class FrameRecording:
 
     def _bounded(self, entries: list[Entry]) -> list[Entry]:
         kept, role = entries[: self._max_entries - 1], entries[-1][1]
-        note = NOT_A_TENSOR.with_note(self._position(f"{len(entries) - len(kept)} more values are not recorded"))
-        return [*kept, (_OTHER, role, self._position("..."), note)]
+        note = self._position(f"at least {len(entries) - len(kept)} more values are not recorded")
+        return [*kept, (_OTHER, role, self._position("..."), NOT_A_TENSOR.with_note(note))]
 
 
 def _alarming(entries: list[Entry]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,10 @@ from overflow_recorder.batches import BatchCounter
 from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
 from overflow_recorder.faults import describe_error, warn
 from overflow_recorder.gradients import Gradients
-from overflow_recorder.hooks import ModuleHooks
+from overflow_recorder.hooks import ModuleHooks, calls_itself
 from overflow_recorder.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording import FrameRecording, Unpublished, in_backward
+from overflow_recorder.unseen import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,11 +55,16 @@ class Session:
         self._pending: list[Unpublished] = []
         self._alarmed: set[str] = set()
         self._measuring = False
+        self._off = False
         self._meant = False
+        self._root_exception = id(None)
         self._backward_batch: Batch | None = None
         self.batches = BatchCounter(recorder.options)
         self.failure: str | None = None
+        self.unwinding = False
+        """Whether a hook runs because a forward has raised: nothing may be raised then, and no hook be removed."""
         self.hooks = ModuleHooks(recorder.model, self)
+        self.unseen = Unseen(recorder.model, self.hooks)
         self._optimizer_steps = OptimizerSteps(recorder.model, self._optimizer_stepped, self.fault)
         self._gradients = Gradients(recorder.model, recorder.options.roles, self)
 
@@ -77,8 +84,16 @@ class Session:
         self.begin_batch()
 
     def detach(self) -> None:
-        """Stop measuring and remove every hook."""
+        """Stop measuring and remove every hook.
+
+        Where a forward has just raised, torch is iterating over its hooks: then the next hook removes them.
+        """
         self._measuring = False
+        self._off = True
+        if not self.unwinding:
+            self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
         self.hooks.detach()
         self._gradients.detach()
         self._optimizer_steps.detach()
@@ -106,18 +121,42 @@ class Session:
         self._measuring = self._wants(batch)
         self._backward_batch = None
         self._recording.measuring.forget()
-        self.hooks.attach_new()
+        self._attach_new()
         self._call("batch_begin", BatchEvent(batch.number, batch.selected))
 
     def end_batch(self) -> None:
-        """Publish what waited for a device, then tell the callbacks."""
+        """Publish what waited for a device, then tell the callbacks, once a batch."""
         batch = self.batches.current
-        self.batches.root_ends()
         self._dispatch(self._flush())
-        self._call("batch_end", BatchEvent(batch.number, batch.selected))
+        if not batch.ended:
+            batch.ended = True
+            self._call("batch_end", BatchEvent(batch.number, batch.selected))
+
+    def start_batch(self, number: int, *, after_current: bool) -> None:
+        """Do what the loop says: the current batch has ended where it was in use, and another begins.
+
+        Args:
+            number: Of the batch that begins.
+            after_current: Whether the current one was in use in any case.
+
+        Raises:
+            Exception: What a callback raised.
+        """
+        try:
+            self._recording.abandon_calls()  # no forward is under way here: what seems to be was interrupted
+            if after_current or number != self.batches.current.number:
+                self.end_batch()
+            self.batches.set_number(number)
+            self.begin_batch()
+        except Exception as error:  # noqa: BLE001
+            self.fault(error)
 
     def _wants(self, batch: Batch) -> bool:
-        return self.failure is None and (self._detecting or batch.selected)
+        return not self._off and self.failure is None and (self._detecting or batch.selected)
+
+    def _attach_new(self) -> None:
+        if self.hooks.attach_new():
+            self._gradients.attach()
 
     # What module hooks call.
 
@@ -126,38 +165,55 @@ class Session:
     ) -> None:
         """A module is about to run."""
         try:
+            if self._off or self.failure is not None:
+                self._remove_hooks()
+                return
+            if self._backward_batch is not None and not in_backward():
+                self._backward_batch = None
+                self._measuring = self._wants(self.batches.current)
             if hooked.is_root and not in_backward() and not _is_replica(module):
-                self._root_starts()
+                self._root_starts(module)
             if self._measuring:
                 self._recording.enter(hooked, module, args, kwargs)
                 self._gradients.of_inputs(hooked, args, kwargs)
         except Exception as error:  # noqa: BLE001
             self.fault(error)
 
-    def _root_starts(self) -> None:
-        # A call of the root inside the root would be no new batch; but calls that never returned look the same, and
-        # those (an interrupted cell of a notebook) are the common case.
-        self._recording.abandon_calls()
-        if self.batches.root_starts():
+    def _root_starts(self, module: nn.Module) -> None:
+        # A root forward that has not returned was interrupted (a cell of a notebook), unless the root calls itself.
+        nested = self.batches.current.depth > 0 and calls_itself(module)
+        self._root_exception = id(sys.exc_info()[1])
+        if not nested:
+            self._recording.abandon_calls()
+        if self.batches.root_starts(nested=nested):
             self.begin_batch()
+        elif not nested:
+            self._attach_new()
 
     def after_forward(
         self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
         """A module's forward has returned, or raised."""
         try:
-            if self.failure is not None:
-                self.detach()
+            if self._off or self.failure is not None:
                 return
             if self._measuring:
                 self._dispatch(self._frame_of(hooked, module, args, kwargs, output))
             else:
                 self._storage.window.skip_frame()
-            if hooked.is_root and self._recording.is_outermost() and not in_backward() and not _is_replica(module):
-                self._gradients.of_batch(output, self.batches.current)
-                self.end_batch()
+            if hooked.is_root and not in_backward() and not _is_replica(module) and self.batches.root_ends():
+                self._root_returned(output)
         except Exception as error:  # noqa: BLE001
             self.fault(error)
+        finally:
+            self.unwinding = False
+
+    def _root_returned(self, output: Any) -> None:
+        error = sys.exc_info()[1] if output is None else None
+        self.unwinding = error is not None and id(error) != self._root_exception
+        self._gradients.of_batch(output, self.batches.current)
+        self.end_batch()
+        self.unseen.tell()
 
     def _frame_of(
         self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
@@ -165,7 +221,10 @@ class Session:
         batch = self.batch_now()
         frame = self._recording.leave(hooked, module, args, kwargs, output, batch)
         self._gradients.of_outputs(hooked, output)
-        return () if frame is None else self._take(frame)
+        if frame is None:
+            return ()
+        self.unwinding = frame.raised
+        return self._take(frame)
 
     def batch_now(self) -> Batch:
         """The batch of what runs now: in a backward the one that it is of, which accumulation may have left behind."""
@@ -177,6 +236,8 @@ class Session:
 
     def backward_starts(self, batch: Batch) -> None:
         """The backward of a batch has reached its root's output."""
+        if self._off:
+            return
         self._backward_batch = batch
         self._measuring = self._wants(batch)
 
@@ -185,9 +246,10 @@ class Session:
     ) -> None:
         """Record values that are no module's forward, as one frame."""
         try:
-            if self._measuring:
+            batch = self.batch_now()
+            if self._wants(batch):
                 entries = self._recording.values(module_name, role, named)
-                frame = self._recording.frame(self.batch_now(), phase, module_name, module_class, entries)
+                frame = self._recording.frame(batch, phase, module_name, module_class, entries)
                 self._dispatch(() if frame is None else self._take(frame))
         except Exception as error:  # noqa: BLE001
             self.fault(error)
@@ -195,6 +257,8 @@ class Session:
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._recording.optimizer_step += 1
         self._gradients.of_optimizer(optimizer)
+        if self._recording.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
+            self.unseen.tell()
 
     # The order of frames, and the events they make.
 
@@ -206,8 +270,8 @@ class Session:
         return self._publish(frame)
 
     def _publish(self, frame: Unpublished) -> Iterable[_Event]:
-        number = self._storage.publish(frame)
         alarming = self._detecting and frame.alarming and frame.module_name not in self._alarmed
+        number = self._storage.publish(frame, urgent=alarming)
         listening = self._recorder.callbacks.listens_to("frame")
         if number is None or not (alarming or listening):
             return ()
@@ -251,6 +315,22 @@ class Session:
         except Exception:
             self._meant = True
             raise
+
+    # What was not seen.
+
+    def notes(self) -> tuple[str, ...]:
+        """Return sentences on what was not seen, for RunInfo."""
+        batches, recorded = self.batches, self._storage.window.published > 0
+        return self.unseen.notes(only_batch_zero=recorded and not batches.manual and not batches.current.called)
+
+    def nothing_recorded(self) -> str | None:
+        """Return why there is no frame at all; None where there is one."""
+        if self._storage.window.published or self.failure is not None:
+            return None
+        reason = self.unseen.never_called()
+        if reason is None:
+            reason = f"the run ended in batch {self.batches.current.number}, before any batch that was asked for"
+        return reason
 
     # Faults of our own.
 

@@ -71,6 +71,8 @@ class Storage:
         failed: Callable[[Exception], None],
     ) -> None:
         self._run = run
+        self.notes: tuple[str, ...] = ()
+        """What RunInfo says besides when the run has ended."""
         self._directory: TraceDirectory | None = None
         self._writer: PartWriter | None = None
         self._disk_is_stuck_at = -1
@@ -153,8 +155,8 @@ class Storage:
         writer.stop()  # where that takes too long, the thread still needs all that is open
         try:
             writer.seal(self.window.published)
-            run = dataclasses.replace(self._run, end=self._with_counts(end), seeds=seeds_in_force() or None)
-            directory.write_run(run)
+            end, seeds = self._with_counts(end), seeds_in_force() or None
+            directory.write_run(dataclasses.replace(self._run, end=end, seeds=seeds, notes=self.notes))
             directory.remove_ring()
         finally:
             self._let_go()

@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
 
 from overflow_analyzer.schema import PHASES, ROLES
@@ -18,6 +17,7 @@ from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
 from overflow_recorder.reporting import PrintReport, RaiseNonFinite, StopAfterBatch, WarnNonFinite
 from overflow_recorder.session import Session
 from overflow_recorder.storage import Storage
+from overflow_recorder.values import as_tensor, walk
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
-    from overflow_analyzer.run_info import HowEnded
+    from overflow_analyzer.run_info import EndInfo, HowEnded
     from overflow_recorder.evaluation import EvalPrediction
 
 __all__ = ["TraceRecorder"]
@@ -183,13 +183,13 @@ class TraceRecorder:
         if self._closed or session is None or storage is None:
             return
         self._closed = True
-        session.detach()
-        session.publish_rest()
-        end = session.end_info(how, reason, batch_number, frame_number)
+        end = _end(session, how, reason, batch_number, frame_number)
+        storage.add_notes(session.notes())
         try:
             storage.close(end)
         except Exception as error:  # noqa: BLE001  the ring keeps what the disk did not take
-            warn(f"the trace could not be completed ({describe_error(error)}); what was recorded is still readable")
+            if session.failure is None:  # where it had switched itself off, that was said already
+                warn(f"the trace could not be completed ({describe_error(error)}); what was recorded is still readable")
         self.callbacks.call_event("close", self, CloseEvent(end.how, end.reason))
 
     def abandon(self) -> None:
@@ -218,28 +218,26 @@ class TraceRecorder:
     @batch_number.setter
     def batch_number(self, number: int) -> None:
         if self._session is not None and not self._closed:
-            self._session.batches.set_number(number)
-            self._session.begin_batch()
+            self._session.start_batch(number, after_current=False)
 
     def step(self) -> None:
         """Say that a batch has ended, for loops that never call the root's forward or call it several times a batch."""
-        if self._session is None or self._closed:
-            return
-        if not self._session.batches.current.ended:
-            self._session.end_batch()
-        self.batch_number += 1
+        if self._session is not None and not self._closed:
+            self._session.start_batch(self.batch_number + 1, after_current=True)
 
     def record(self, name: str, /, **values: Any) -> None:
         """Record values that no module returns, such as a loss or a batch, as one frame of phase "manual".
 
-        A non-finite value is recorded and does not raise: the analyzer reports it as the first finding if it is.
+        A non-finite value is recorded and does not raise: the analyzer reports it as the first finding if it is. The
+        frame belongs to the batch whose root forward was called last, or that the loop has named.
 
         Args:
             name: What the frame is called, in the place of a module's name.
-            **values: Tensors, arrays, numbers, or any nesting of them.
+            **values: Tensors, arrays, numbers, or any nesting of them. A float counts as float64.
         """
         if self._session is not None:
-            named = ((context, _as_tensors(value)) for context, value in values.items())
+            leaves = (leaf for context, value in values.items() for leaf in walk(value, context))
+            named = ((context, as_tensor(leaf)) for context, leaf in leaves)
             self._session.values(name, "record", _VALUE, _MANUAL, named)
 
     def record_evaluation(self, prediction: EvalPrediction) -> None:
@@ -253,13 +251,17 @@ def _rows_per_frame(model: nn.Module) -> int:
     return inputs_and_outputs + max(len(module._parameters) + len(module._buffers) for module in model.modules())
 
 
-def _as_tensors(value: Any) -> Any:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return torch.as_tensor(value)
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float64)
-    if isinstance(value, (tuple, list)):
-        return [_as_tensors(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _as_tensors(one) for key, one in value.items()}
-    return value
+def _end(
+    session: Session, how: HowEnded, reason: str | None, batch_number: int | None, frame_number: int | None
+) -> EndInfo:
+    """Let go of the model, publish what still waits, and say how the run ended."""
+    try:
+        session.detach()
+        session.publish_rest()
+        nothing = session.nothing_recorded() if how == "closed" else None
+        if nothing is not None and not session.unseen.told:
+            warn(f"nothing was recorded: {nothing}")
+        return session.end_info(how, reason or nothing, batch_number, frame_number)
+    except Exception as error:  # noqa: BLE001
+        session.switch_off(error)
+        return session.end_info(how, reason, batch_number, frame_number)
