@@ -128,10 +128,6 @@ class Storage:
         self._disk_is_stuck_at = released
         return False
 
-    def add_notes(self, notes: tuple[str, ...]) -> None:
-        """Say in RunInfo, when the trace is closed, what was not seen."""
-        self._run = dataclasses.replace(self._run, notes=notes)
-
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""
         self.window.write_end(self._with_counts(end))

@@ -184,7 +184,7 @@ class TraceRecorder:
             return
         self._closed = True
         end = _end(session, how, reason, batch_number, frame_number)
-        storage.add_notes(session.notes())
+        storage.notes = session.notes()
         try:
             storage.close(end)
         except Exception as error:  # noqa: BLE001  the ring keeps what the disk did not take
