@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from overflow_recorder.statistics.figures import Figures
+if TYPE_CHECKING:
+    from overflow_recorder.statistics.figures import Figures
 
 
 def negated(figures: Figures) -> Figures:
@@ -38,3 +40,22 @@ def with_zeros(figures: Figures, zeros: int, size: int) -> Figures:
         abs_mean=(figures.abs_mean or 0.0) * share,
         rms=(figures.rms or 0.0) * math.sqrt(share),
     )
+
+
+def means(
+    total: float, squares: float, count: int, largest: float | None, shift: int
+) -> tuple[float, float] | tuple[None, None]:
+    """Mean magnitude and root mean square of `count` finite elements.
+
+    Args:
+        total: Sum of the magnitudes, times 2**shift.
+        squares: Sum of the squares of the magnitudes times 2**shift.
+        count: Elements summed.
+        largest: The largest of them; rounding must not carry a mean above it, for there float64 may end.
+        shift: See `total`.
+    """
+    if largest is None:
+        return None, None
+    ceiling = math.ldexp(largest, shift)
+    mean, rms = min(total / count, ceiling), min(math.sqrt(squares / count), ceiling)
+    return math.ldexp(mean, -shift), math.ldexp(rms, -shift)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +41,7 @@ class Format:
     """Called with finite magnitudes, room for as many float64 numbers, and this format; returns the numbers."""
     limit: int
     """The largest finite magnitude; whatever is above it is inf or nan."""
-    mask: Array | None = None
+    mask: Array = field(default_factory=lambda: np.zeros((), np.int8))
     """The bits that make the magnitude of a float."""
     infinity: int | None = None
     """The magnitude of inf; None where the format has none."""
@@ -61,22 +63,26 @@ class Format:
         object.__setattr__(self, "piece", PIECE_BYTES // self.source.itemsize)
 
 
+NAN_WITHOUT_NEGATIVE_ZERO = -0x80
+"""The only nan of the fnuz formats, as a signed byte: the pattern that is -0 elsewhere."""
+
+
 def masked(elements: Array, out: Array, form: Format) -> Array:
     """Magnitudes of floats with a sign bit."""
-    return np.bitwise_and(elements, form.mask, out)  # type: ignore[no-any-return, call-overload] # an Array, as `out` is
+    return np.bitwise_and(elements, form.mask, out)
 
 
 def masked_without_negative_zero(elements: Array, out: Array, form: Format) -> Array:
-    """Magnitudes of the fnuz formats, whose only nan is the pattern that is -0 elsewhere; it becomes 0x80 here."""
+    """Magnitudes of the fnuz formats; nan becomes 0x80, above all others."""
     magnitudes = masked(elements, out, form).view(np.uint8)
-    if elements.item(elements.argmin()) == -0x80:
-        magnitudes[elements == -0x80] = 0x80
+    if elements.item(elements.argmin()) == NAN_WITHOUT_NEGATIVE_ZERO:
+        magnitudes[elements == NAN_WITHOUT_NEGATIVE_ZERO] = 0x80
     return magnitudes
 
 
 def absolute(elements: Array, out: Array, form: Format) -> Array:
     """Magnitudes of signed integers; the absolute of the lowest one wraps, and is right as an unsigned number."""
-    return np.absolute(elements, out).view(form.magnitude)  # type: ignore[no-any-return] # an Array, as `out` is
+    return np.absolute(elements, out).view(form.magnitude)
 
 
 def unchanged(elements: Array, out: Array, form: Format) -> Array:  # noqa: ARG001 # same signature as its siblings
@@ -89,7 +95,7 @@ def shifted(magnitudes: Array, room: Array, form: Format) -> Array:
     bits = room.view(np.int64)
     np.copyto(bits, magnitudes)
     np.left_shift(bits, 52 - form.mantissa_bits, bits)
-    return np.multiply(room, math.ldexp(1.0, 1023 - form.bias), room)  # type: ignore[no-any-return] # an Array, as `room` is
+    return np.multiply(room, math.ldexp(1.0, 1023 - form.bias), room)
 
 
 def converted(magnitudes: Array, room: Array, form: Format) -> Array:
@@ -127,7 +133,7 @@ def _struct_values(integer: str, floating: str, shift: int = 0) -> Callable[[int
     pack, unpack = struct.Struct(integer).pack, struct.Struct(floating).unpack
 
     def values(low: int, high: int) -> tuple[float, float]:
-        return unpack(pack(low << shift, high << shift))  # type: ignore[return-value] # a format of two floats
+        return unpack(pack(low << shift, high << shift))
 
     return values
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from overflow_recorder.statistics.derived import negated, repeated, with_zeros
 from overflow_recorder.statistics.extrema import extrema
@@ -15,11 +15,11 @@ from overflow_recorder.statistics.memory import ADDRESSES, data_address, element
 from overflow_recorder.statistics.moments import add_moments
 from overflow_recorder.statistics.packed import packed
 from overflow_recorder.statistics.parallel import is_large, parallel_extrema
-from overflow_recorder.statistics.quiet import function_mode_enabled, quiet
+from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 from overflow_recorder.statistics.values import Values, values_of
 
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Classes whose attributes are torch's own."""
+if TYPE_CHECKING:
+    import torch
 
 
 def measure(tensor: torch.Tensor, statistics: Statistics) -> Figures:
@@ -66,7 +66,7 @@ def _measure_plain(tensor: torch.Tensor, statistics: Statistics) -> Figures | No
 def _measure_any(tensor: torch.Tensor, statistics: Statistics) -> Figures:
     try:
         with quiet():
-            values = values_of(tensor)
+            values = values_of(tensor, may_wait=True)
             return UNKNOWN if values is None else _measure_values(values, statistics)
     except Exception:  # noqa: BLE001 # a tensor that cannot be read has no figures, and training goes on
         return UNKNOWN

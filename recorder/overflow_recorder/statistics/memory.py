@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from overflow_recorder.statistics.formats import PIECE_BYTES, Array
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 # A buffer over every address there is, so that an array is made from an address alone. It owns nothing, and an array
 # over it keeps nothing alive: arrays must not outlive the call in which the tensor is held.
-ADDRESSES = (ctypes.c_char * (2**63 - 1)).from_address(0)
+ADDRESSES: Any = (ctypes.c_char * (2**63 - 1)).from_address(0)
 
-data_address = torch._C._data_address  # data_ptr() would turn a lazy clone into a real one
+data_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined] # not in the stubs; data_ptr() would turn a lazy clone into a real one
 
 
 class Scratch(threading.local):

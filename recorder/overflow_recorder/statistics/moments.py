@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from overflow_recorder.statistics.figures import Figures
-from overflow_recorder.statistics.formats import Array, Format
+from overflow_recorder.statistics.derived import means
 from overflow_recorder.statistics.memory import scratch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from overflow_recorder.statistics.figures import Figures
+    from overflow_recorder.statistics.formats import Array, Format
+
 _CHUNK = scratch.float64.size  # BLAS stays in the calling thread up to 10,000
-_EXTREME = 400  # squares of numbers beyond 2**+-400 could leave float64
+EXTREME = 400
+"""Squares of numbers beyond 2**+-400, summed, could leave float64."""
 
 
 def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figures:
@@ -32,11 +38,7 @@ def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figu
             for numbers in _float64(magnitudes, form, shift):
                 total += float(numbers.sum())
                 squares += float(numbers.dot(numbers))
-    mean = rms = None
-    if figures.finite_abs_max is not None:
-        ceiling = math.ldexp(figures.finite_abs_max, shift)  # rounding must not carry a mean above the largest element
-        mean = math.ldexp(min(total / count, ceiling), -shift)
-        rms = math.ldexp(min(math.sqrt(squares / count), ceiling), -shift)
+    mean, rms = means(total, squares, count, figures.finite_abs_max, shift)
     subnormals = below_normal - zeros if form.smallest_normal else 0
     return figures._replace(zero_count=zeros, subnormal_count=subnormals, abs_mean=mean, rms=rms)
 
@@ -46,7 +48,7 @@ def _shift(largest: float | None, form: Format) -> int:
     if not largest or form.mantissa_bits != np.finfo(np.float64).nmant:
         return 0
     exponent = math.frexp(largest)[1]
-    return max(-1000, min(1000, -exponent)) if abs(exponent) > _EXTREME else 0
+    return max(-1000, min(1000, -exponent)) if abs(exponent) > EXTREME else 0
 
 
 def _finite_magnitudes(pieces: Iterable[Array], form: Format) -> Iterator[Array]:
@@ -59,7 +61,7 @@ def _finite_magnitudes(pieces: Iterable[Array], form: Format) -> Iterator[Array]
 
 
 def _float64(magnitudes: Array, form: Format, shift: int) -> Iterator[Array]:
-    """Yield the numbers that finite magnitudes stand for, a chunk at a time; every conversion is exact (64-bit integers: rounded)."""
+    """Yield the numbers that finite magnitudes stand for, times 2**shift, a chunk at a time."""
     for start in range(0, magnitudes.size, _CHUNK):
         chunk = magnitudes[start : start + _CHUNK]
         room = scratch.float64[: chunk.size]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from overflow_recorder.statistics.formats import FLOAT4, FORMATS, Array, Format
 from overflow_recorder.statistics.memory import elements, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 COMPLEX: dict[torch.dtype, tuple[np.dtype[Any], torch.dtype]] = {
     torch.complex32: (np.dtype("i4"), torch.float16),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from overflow_recorder.statistics.extrema import NonFinite, as_figures
-from overflow_recorder.statistics.figures import Figures
 from overflow_recorder.statistics.formats import Array, Format, masked
 from overflow_recorder.statistics.quiet import quiet
+
+if TYPE_CHECKING:
+    from overflow_recorder.statistics.figures import Figures
 
 LARGE_BYTES = 4 << 20
 """From here on waking torch's threads for each piece costs less than they save."""
@@ -35,7 +39,7 @@ def parallel_extrema(array: Array, form: Format) -> Figures:
     with quiet():
         mask, room_tensor = torch.from_numpy(form.mask), torch.from_numpy(room)
         both = torch.from_numpy(extremes).unbind()
-        for start, piece in zip(range(0, array.size, step), torch.from_numpy(array).split(step), strict=True):
+        for start, piece in zip(range(0, array.size, step), torch.split(torch.from_numpy(array), step), strict=True):
             magnitudes = room_tensor[: piece.numel()]
             torch.bitwise_and(piece, mask, out=magnitudes)
             torch.aminmax(magnitudes, out=both)

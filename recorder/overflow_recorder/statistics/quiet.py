@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # torch has no public names for these switches.
 _no_function_modes = torch._C.DisableTorchFunction
 _no_autocast = torch._C._DisableAutocast
 _no_transforms = torch._C._DisableFuncTorch
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Classes whose attributes are torch's own: while no function mode is enabled, reading them runs no user's code."""
 
 function_mode_enabled = torch._C._is_torch_function_mode_enabled
 

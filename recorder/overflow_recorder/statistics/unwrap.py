@@ -6,10 +6,12 @@ import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-_functorch: Any = torch._C._functorch # the one place that can look behind a transform's wrappers
+_functorch: Any = torch._C._functorch  # the one place that can look behind a transform's wrappers
 _DEPTH = 8  # wrappers in wrappers; more than this is a cycle
+
+is_functorch_wrapped = _functorch.is_functorch_wrapped_tensor
 
 
 class Unwrapped(NamedTuple):
@@ -24,7 +26,7 @@ class Unwrapped(NamedTuple):
 def unwrap(tensor: torch.Tensor) -> Unwrapped:
     """Take off wrappers that hold one tensor (DTensor, functorch); runs no operation on elements.
 
-    Call it under `quiet`, so that reading an attribute runs no code of the user's.
+    Call it under `quiet`, so that reading an attribute runs no user's code.
     """
     notes: list[str] = []
     for _ in range(_DEPTH):
@@ -44,7 +46,7 @@ def _missing(tensor: torch.Tensor) -> str | None:
     """Say why a tensor has no elements, if it has none."""
     if is_a(tensor, "torch._subclasses.fake_tensor", "FakeTensor"):
         return "fake"
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         return "uninitialized"
     if tensor.device.type == "meta":
         return "meta"
@@ -53,14 +55,12 @@ def _missing(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def _inner(tensor: torch.Tensor) -> tuple[torch.Tensor | None, str]:
+def _inner(tensor: Any) -> tuple[torch.Tensor | None, str]:
     """The tensor that this one wraps, if it wraps one, and what that says about the figures."""
-    if _functorch.is_functorch_wrapped_tensor(tensor):
+    if is_functorch_wrapped(tensor):
         return _functorch.get_unwrapped(tensor), "all elements of a functorch transform"
     if is_a(tensor, "torch.distributed.tensor", "DTensor"):
-        return tensor._local_tensor, f"local shard of {tuple(tensor.shape)}"  # type: ignore[attr-defined]
-    if is_a(tensor, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
-        return tensor.elem, "collective"  # type: ignore[attr-defined] # what a DTensor's shard may still be
+        return tensor._local_tensor, f"local shard of {tuple(tensor.shape)}"
     return None, ""
 
 
