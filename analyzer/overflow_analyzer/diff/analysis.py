@@ -74,6 +74,7 @@ class RankAnalysis:
     def __post_init__(self) -> None:
         self.growth = Growth(self.rank_a)
         self.first = FirstOfRank(self.rank_a, self.names.modules, self.names.roles, self.names.contexts)
+        self._last_frame: npt.NDArray[np.int64] = np.array([-1])
         self._judge = Judge(self.tolerance, self.names.dtypes, self.names.roles)
 
     def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
@@ -113,6 +114,7 @@ class RankAnalysis:
 
     def _count(self, a: Block, differences: Differences) -> None:
         self.entries += len(a)
-        self.frames += int(np.count_nonzero(np.diff(a["frame"], prepend=a["frame"][:1] - 1)))
+        self.frames += int(np.count_nonzero(np.diff(a["frame"], prepend=self._last_frame)))
+        self._last_frame = a["frame"][-1:] if len(a) else self._last_frame
         self.differing += int(differences.beyond.sum())
         self.tolerated += int((~differences.beyond).sum())

@@ -10,7 +10,7 @@ import pyarrow as pa
 from overflow_analyzer.diff.block import KEY
 from overflow_analyzer.diff.comparing import Judge
 from overflow_analyzer.diff.model import FramePair
-from overflow_analyzer.diff.pairing import pack_keys, pair_keys
+from overflow_analyzer.diff.pairing import pack_keys, pair_keys, without_uncounted_calls
 from overflow_analyzer.diff.reading import READ_COLUMNS, SET_ASIDE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["FramesAround", "read_frames_around"]
 
 _BEFORE, _AFTER = 2, 1
-_FORWARD: Final = ("train", "eval")
+_COUNTED: Final = ("train", "eval", "manual")
 
 
 class FramesAround:
@@ -50,7 +50,8 @@ class FramesAround:
     def keys(self) -> list[Hashable]:
         """Return what a frame is told by in both runs."""
         return [
-            (self._codes[one.module_name], one.call_index, one.phase in _FORWARD or one.phase) for one in self.frames
+            (self._codes[one.module_name], one.call_index if one.phase in _COUNTED else None, _walk(one.phase))
+            for one in self.frames
         ]
 
     def block(self, offset: int) -> Block | None:
@@ -86,6 +87,10 @@ def read_frames_around(
     )
 
 
+def _walk(phase: str) -> str:
+    return "forward" if phase in ("train", "eval") else phase
+
+
 def _side_by_side(
     a: Sequence[Frame], b: Sequence[Frame], keys_a: Sequence[Hashable], keys_b: Sequence[Hashable]
 ) -> list[FramePair]:
@@ -101,7 +106,7 @@ def _differing(
     found: dict[int, set[tuple[str, str]]] = {}
     if a is None or b is None:
         return found
-    rows_a, rows_b = pair_keys(*pack_keys(a, b, KEY))
+    rows_a, rows_b = pair_keys(*pack_keys(without_uncounted_calls(a), without_uncounted_calls(b), KEY))
     paired = a.take(rows_a)
     judge = Judge(tolerance, names.dtypes, names.roles, coarseness=coarseness)
     differences = judge.compare(paired, b.take(rows_b))

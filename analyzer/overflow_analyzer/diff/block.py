@@ -11,13 +11,26 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COUNTS", "FIGURES", "KEY", "UNKNOWN", "Block"]
+__all__ = [
+    "BACKWARD",
+    "COUNTS",
+    "FIGURES",
+    "FORWARD",
+    "KEY",
+    "MANUAL",
+    "RECOMPUTE",
+    "UNCOUNTED_WALKS",
+    "UNKNOWN",
+    "Block",
+]
 
 Column = npt.NDArray[Any]
 
 KEY: Final = ("batch", "module", "call", "walk", "role", "context")
 """What makes a row the counterpart of another. ``walk`` is forward, recompute, backward or manual: train and eval are
 the same walk."""
+FORWARD, RECOMPUTE, BACKWARD, MANUAL = range(4)
+UNCOUNTED_WALKS: Final = (RECOMPUTE, BACKWARD)
 FIGURES: Final = ("abs_max", "finite_abs_max", "abs_min", "abs_mean", "rms")
 COUNTS: Final = ("nan_count", "posinf_count", "neginf_count", "zero_count")
 UNKNOWN: Final = -1

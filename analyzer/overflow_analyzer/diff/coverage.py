@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.block import Block
+from overflow_analyzer.diff.block import MANUAL, RECOMPUTE, Block
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.model import Reason
@@ -21,7 +21,6 @@ Flags = npt.NDArray[np.bool_]
 
 REASONS: Final[tuple[Reason, ...]] = ("structure", "batch", "window", "recompute", "role")
 _STRUCTURE, _BATCH, _WINDOW, _RECOMPUTE, _ROLE = range(len(REASONS))
-_RECOMPUTE_WALK, _MANUAL_WALK = 1, 3
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ def rows_alone(region: Region, recorded: Recorded, *, of_a: bool) -> Alone | Non
     neighbours = _Neighbours(own, other, partner, alone, before)
     edges = _Edges(other, before, following, recorded, own["batch"][alone])
     reason = np.where(neighbours.recorded_through(edges), _STRUCTURE, _WINDOW)
-    reason[(own["walk"][alone] == _MANUAL_WALK) | ~np.isin(own["role"][alone], list(recorded.roles))] = _ROLE
-    reason[own["walk"][alone] == _RECOMPUTE_WALK] = _RECOMPUTE
+    reason[(own["walk"][alone] == MANUAL) | ~np.isin(own["role"][alone], list(recorded.roles))] = _ROLE
+    reason[own["walk"][alone] == RECOMPUTE] = _RECOMPUTE
     reason[~edges.present] = _BATCH
     return Alone(
         own.take(alone), reason.astype(np.int8), neighbours.position(), ~neighbours.in_paired_frame, neighbours.beside

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from overflow_analyzer.diff.block import UNCOUNTED_WALKS, Block
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overflow_analyzer.diff.block import Block
-
-__all__ = ["equal_rows", "pack_keys", "pair_keys"]
+__all__ = ["equal_rows", "pack_keys", "pair_keys", "without_uncounted_calls"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -62,3 +62,13 @@ def pair_keys(a: Indices, b: Indices) -> tuple[Indices, Indices]:
     rows_a, rows_b = in_a[there], in_b[candidates[there]]
     order: Any = np.argsort(rows_a)
     return rows_a[order], rows_b[order]
+
+
+def without_uncounted_calls(block: Block) -> Block:
+    """Leave out the index of calls that other calls are counted among.
+
+    Recomputed frames and gradients take their place among a module's calls, so with and without checkpointing the same
+    gradient has another index: there the n-th of an entry is the counterpart of the n-th.
+    """
+    counted_with_others = np.isin(block["walk"], UNCOUNTED_WALKS)
+    return Block({**block.columns, "call": np.where(counted_with_others, 0, block["call"])})

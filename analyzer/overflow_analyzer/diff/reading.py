@@ -11,28 +11,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from overflow_analyzer.diff.block import FIGURES, UNKNOWN, Block
+from overflow_analyzer.diff.block import BACKWARD, FIGURES, FORWARD, MANUAL, RECOMPUTE, UNKNOWN, Block
 from overflow_analyzer.diff.vocabulary import Shapes, Translation, Vocabulary
 from overflow_analyzer.frames import IGNORED_NOTE
+from overflow_analyzer.parts import stream_row_group
 from overflow_analyzer.schema import COUNT_COLUMNS, KINDS, PHASES, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from overflow_analyzer.parts import RowGroup
-    from overflow_analyzer.trace import RankTrace
+    from overflow_analyzer.rank_trace import RankTrace
 
 __all__ = ["READ_COLUMNS", "SET_ASIDE", "SharedNames", "Side", "read_blocks"]
 
 SET_ASIDE: Final = -1
 """The code of a module whose rows are not compared: a wrapper that the other run does not have."""
 
-_WALKS: Final = {"train": 0, "eval": 0, "recompute": 1, "backward": 2, "manual": 3}
+_WALKS: Final = {"train": FORWARD, "eval": FORWARD, "recompute": RECOMPUTE, "backward": BACKWARD, "manual": MANUAL}
 _ALWAYS: Final = (
     "batch_number", "frame_number", "frame_in_batch", "call_index", "module_name", "phase", "role", "context", "kind",
     "dtype", "shape", "abs_min", "abs_max", "zero_count", "abs_mean", "rms", "optimizer_step",
 )  # fmt: skip
 _NONFINITE: Final = ("finite_abs_max", *COUNT_COLUMNS, "note")
+_ROWS_READ_WHOLE: Final = 1 << 17
 READ_COLUMNS: Final = (*_ALWAYS, *_NONFINITE)
 _INTEGERS: Final = {
     "batch": "batch_number",
@@ -68,7 +69,7 @@ class Side:
         self._names = {
             "module": ("module_name", Translation(lambda name: module_codes.get(name, SET_ASIDE))),
             "phase": ("phase", Translation(names.phases.code)),
-            "walk": ("phase", Translation(lambda phase: _WALKS.get(phase, 0))),
+            "walk": ("phase", Translation(lambda phase: _WALKS.get(phase, FORWARD))),
             "role": ("role", Translation(names.roles.code)),
             "context": ("context", Translation(names.contexts.code)),
             "kind": ("kind", Translation(names.kinds.code)),
@@ -99,7 +100,7 @@ class Side:
 
 
 def read_blocks(rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None) -> Iterator[Block]:
-    """Yield the rows of one rank, a row group a block.
+    """Yield the rows of one rank in order, a row group a block, or a piece of a large one.
 
     Args:
         rank: What to read.
@@ -111,21 +112,31 @@ def read_blocks(rank: RankTrace, side: Side, *, offset: int = 0, batch: int | No
     Raises:
         DamagedTraceError: A row group cannot be read.
     """
-    groups = [one for one in rank.row_groups if batch is None or one.first_batch - 1 <= batch <= one.last_batch]
     segments = _Segments()
+    tables = _tables(rank, batch)
     with ThreadPoolExecutor(max_workers=1) as reader:
-        # One group ahead: what is being compared and what is being read, never more.
-        ahead = [reader.submit(_read, rank, side, group, offset) for group in groups[:1]]
-        for at in range(len(groups)):
-            block = ahead.pop().result()
-            ahead += [reader.submit(_read, rank, side, group, offset) for group in groups[at + 1 : at + 2]]
+        # One table ahead: what is being compared and what is being read, never more.
+        ahead = reader.submit(_next_block, side, tables, offset)
+        while (block := ahead.result()) is not None:
+            ahead = reader.submit(_next_block, side, tables, offset)
             yield from _in_segments(block, segments)
+
+
+def _next_block(side: Side, tables: Iterator[pa.Table], offset: int) -> Block | None:
+    table = next(tables, None)
+    return None if table is None else side.block(table, offset)
+
+
+def _tables(rank: RankTrace, batch: int | None) -> Iterator[pa.Table]:
+    for group in rank.row_groups:
+        if batch is None or group.first_batch - 1 <= batch <= group.last_batch:
+            columns = _ALWAYS if group.finite else READ_COLUMNS
+            if group.rows > _ROWS_READ_WHOLE and group.first_rank == group.last_rank:
+                yield from stream_row_group(group, columns)
+            else:
+                yield rank.read(group, columns)
     if rank.ring.num_rows:
-        yield from _in_segments(side.block(rank.ring, offset), segments)
-
-
-def _read(rank: RankTrace, side: Side, group: RowGroup, offset: int) -> Block:
-    return side.block(rank.read(group, _ALWAYS if group.finite else READ_COLUMNS), offset)
+        yield rank.ring
 
 
 class _Segments:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.block import KEY, Block
-from overflow_analyzer.diff.pairing import equal_rows, pack_keys, pair_keys
+from overflow_analyzer.diff.pairing import equal_rows, pack_keys, pair_keys, without_uncounted_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +159,7 @@ def _next_row(buffer: _Buffer) -> Block | None:
 
 
 def _pair(a: Block, b: Block) -> tuple[Indices, Indices]:
-    rows_a, rows_b = pair_keys(*pack_keys(a, b, KEY))
+    rows_a, rows_b = pair_keys(*pack_keys(without_uncounted_calls(a), without_uncounted_calls(b), KEY))
     # In order of execution, and in one that does not depend on which trace is called A.
     position = a["in_batch"][rows_a].astype(np.int64) + b["in_batch"][rows_b]
     order: Any = np.lexsort((rows_a, position, a["batch"][rows_a]))
