@@ -126,7 +126,7 @@ def _was_applied(rank: RankTrace, gradient: BadRow, row: BadRow) -> bool:
 
     Where weights were not recorded, whatever is bad next stands for them.
     """
-    if loss_scale_in(rank, gradient.batch_number) or not _is_later(row, gradient):
+    if loss_scale_in(rank, gradient.batch_number) or not _is_later(rank, row, gradient):
         return False
     weights_recorded = "weight" in (rank.run.options.get("roles") or ())
     if weights_recorded and row.key.role != "weight":
@@ -137,19 +137,26 @@ def _was_applied(rank: RankTrace, gradient: BadRow, row: BadRow) -> bool:
 def _finite_between(rank: RankTrace, gradient: BadRow, row: BadRow) -> bool:
     """Whether the tensor was seen finite after the step that the gradient belongs to."""
     looks = sightings(rank, row.key, before=row.frame_number, limit=4)
-    return any(not one.nonfinite and _is_later(one, gradient) for one in looks)
+    return any(not one.nonfinite and _is_later(rank, one, gradient) for one in looks)
 
 
-def _is_later(moment: Moment, gradient: BadRow) -> bool:
+def _is_later(rank: RankTrace, moment: Moment, gradient: BadRow) -> bool:
     """Whether something was recorded after the gradient's optimizer step (its batch, where steps were not counted)."""
-    counted = moment.optimizer_step > 0
-    return moment.optimizer_step > gradient.optimizer_step if counted else moment.batch_number > gradient.batch_number
+    if _counts_steps(rank):
+        return moment.optimizer_step > gradient.optimizer_step
+    return moment.batch_number > gradient.batch_number
+
+
+def _counts_steps(rank: RankTrace) -> bool:
+    last = last_moment(rank)
+    return last is not None and last.optimizer_step > 0
 
 
 def _ends_after(rank: RankTrace, gradient: BadRow) -> bool:
     """Whether the trace ends before a bad gradient could have shown in the weights."""
     last = last_moment(rank)
-    return not loss_scale_in(rank, gradient.batch_number) and not (last is not None and _is_later(last, gradient))
+    ended = last is None or not _is_later(rank, last, gradient)
+    return ended and not loss_scale_in(rank, gradient.batch_number)
 
 
 def _evidence(rank: RankTrace, gradient: BadRow | None, row: BadRow) -> tuple[Frame, Entry] | None:
