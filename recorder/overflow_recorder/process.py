@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 import uuid
-import warnings
 import weakref
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ import torch
 
 from overflow_analyzer.run_info import RunInfo
 from overflow_recorder.distributed import rank_and_world_size
-from overflow_recorder.errors import RecorderWarning
+from overflow_recorder.faults import warn
 from overflow_recorder.reproducibility import seeds_in_force
 
 if TYPE_CHECKING:
@@ -80,11 +79,7 @@ class _Recorders:
         """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled."""
         for other in list(self._attached):
             if other.model is recorder.model and other is not recorder and other.is_attached:
-                warnings.warn(
-                    "another recorder is on this model: it is closed, its trace complete, and the new one takes over",
-                    RecorderWarning,
-                    stacklevel=4,
-                )
+                warn("another recorder is on this model: it is closed, its trace complete, and the new one takes over")
                 other.close(reason="another recorder was attached to the model")
         self._attached.add(recorder)
 

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from overflow_analyzer.report import render_batch, render_report
 from overflow_recorder.callbacks import RecorderCallback
 from overflow_recorder.errors import BatchLimitReached, NonFiniteError, NonFiniteWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from overflow_analyzer.frames import Frame
     from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
     from overflow_recorder.trace_recorder import TraceRecorder
 
+_Method = TypeVar("_Method", bound="Callable[..., None]")
+
 __all__ = ["PrintFrames", "PrintReport", "RaiseNonFinite", "StopAfterBatch", "WarnNonFinite"]
+
+
+def _never_raises(method: _Method) -> _Method:
+    """A fault of the recorder's own in one of its own callbacks: it switches itself off, and nothing is raised."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, recorder: TraceRecorder, event: Any) -> None:
+        try:
+            method(self, recorder, event)
+        except Exception as error:  # noqa: BLE001
+            recorder.switch_off(error)
+
+    return guarded  # type: ignore[return-value]  # the same signature, by functools.wraps
 
 
 class PrintReport(RecorderCallback):
     """Print the standard report of the window to stdout when an inf/nan is detected."""
 
+    @_never_raises
     def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
         """Print it between the blank lines that its readers know."""
         _print_nonfinite_contexts(event.frame)
@@ -30,6 +49,7 @@ class PrintReport(RecorderCallback):
 class PrintFrames(RecorderCallback):
     """Print each frame of the selected batches to stdout as it is measured."""
 
+    @_never_raises
     def on_frame(self, recorder: TraceRecorder, event: FrameEvent) -> None:
         """Print one frame, behind its batch's marker if it is the first."""
         _print_nonfinite_contexts(event.frame)
@@ -37,14 +57,19 @@ class PrintFrames(RecorderCallback):
 
 
 class RaiseNonFinite(RecorderCallback):
-    """Stop the training when an inf/nan is detected: the trace is closed first."""
+    """Stop the training when an inf/nan is detected: the trace is closed first.
+
+    Not where the module's forward has raised: that exception is already on its way.
+    """
 
     def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
         """Close the recorder and raise.
 
         Raises:
-            NonFiniteError: Always.
+            NonFiniteError: Always else.
         """
+        if recorder.is_unwinding:
+            return
         what = _sentence(event)
         recorder.close(
             how="detected", reason=what, batch_number=event.batch_number, frame_number=event.frame.frame_number
@@ -77,7 +102,7 @@ class StopAfterBatch(RecorderCallback):
         Raises:
             BatchLimitReached: It was.
         """
-        if event.batch_number >= self._batch_number:
+        if event.batch_number >= self._batch_number and not recorder.is_unwinding:
             reason = f"batch {event.batch_number} has ended (abort_after_batch_num={self._batch_number})"
             recorder.close(how="aborted", reason=reason, batch_number=event.batch_number)
             raise BatchLimitReached(f"stopped as asked: {reason}")

@@ -56,7 +56,8 @@ class Session:
         self._alarmed: set[str] = set()
         self._measuring = False
         self._off = False
-        self._meant = False
+        self.meant = False
+        """Whether the exception under way was raised by a callback, and is to go on."""
         self._root_exception = id(None)
         self._backward_batch: Batch | None = None
         self.batches = BatchCounter(recorder.options)
@@ -76,12 +77,11 @@ class Session:
         """
         try:
             self.hooks.attach()
-            self._gradients.attach()
             self._optimizer_steps.attach()
+            self.begin_batch()
         except BaseException:
             self.detach()
             raise
-        self.begin_batch()
 
     def detach(self) -> None:
         """Stop measuring and remove every hook.
@@ -118,7 +118,7 @@ class Session:
     def begin_batch(self) -> None:
         """Start measuring the current batch, or not: one that nobody asked for costs nothing."""
         batch = self.batches.current
-        self._measuring = self._wants(batch)
+        self._measuring = self.wants(batch)
         self._backward_batch = None
         self._recording.measuring.forget()
         self._attach_new()
@@ -151,12 +151,13 @@ class Session:
         except Exception as error:  # noqa: BLE001
             self.fault(error)
 
-    def _wants(self, batch: Batch) -> bool:
+    def wants(self, batch: Batch) -> bool:
+        """Whether frames of a batch are measured."""
         return not self._off and self.failure is None and (self._detecting or batch.selected)
 
     def _attach_new(self) -> None:
-        if self.hooks.attach_new():
-            self._gradients.attach()
+        self.hooks.attach_new()
+        self._gradients.attach()
 
     # What module hooks call.
 
@@ -170,7 +171,7 @@ class Session:
                 return
             if self._backward_batch is not None and not in_backward():
                 self._backward_batch = None
-                self._measuring = self._wants(self.batches.current)
+                self._measuring = self.wants(self.batches.current)
             if hooked.is_root and not in_backward() and not _is_replica(module):
                 self._root_starts(module)
             if self._measuring:
@@ -239,7 +240,7 @@ class Session:
         if self._off:
             return
         self._backward_batch = batch
-        self._measuring = self._wants(batch)
+        self._measuring = self.wants(batch)
 
     def values(
         self, module_name: str, module_class: str, role: int, phase: int, named: Iterable[tuple[str, Any]]
@@ -247,7 +248,7 @@ class Session:
         """Record values that are no module's forward, as one frame."""
         try:
             batch = self.batch_now()
-            if self._wants(batch):
+            if self.wants(batch):
                 entries = self._recording.values(module_name, role, named)
                 frame = self._recording.frame(batch, phase, module_name, module_class, entries)
                 self._dispatch(() if frame is None else self._take(frame))
@@ -313,7 +314,7 @@ class Session:
         try:
             self._recorder.callbacks.call_event(name, self._recorder, event)
         except Exception:
-            self._meant = True
+            self.meant = True
             raise
 
     # What was not seen.
@@ -340,8 +341,8 @@ class Session:
         Raises:
             Exception: The callback's.
         """
-        if self._meant:
-            self._meant = False
+        if self.meant:
+            self.meant = False
             raise  # noqa: PLE0704  called while it is being handled
         self.switch_off(error)
 

@@ -130,27 +130,22 @@ class TraceRecorder:
         recorders_of_this_process.replace(self)
         try:
             run = describe_run(self.model, self.options)
-            self._storage = Storage(
-                self.path, run, self.options, _rows_per_frame(self.model), self._failed_in_background
-            )
+            self._storage = Storage(self.path, run, self.options, _rows_per_frame(self.model), self.switch_off)
             self._session = Session(self, self._storage)
             self._session.attach()
         except TraceExistsError:
             raise
-        except Exception as error:  # noqa: BLE001  training starts all the same
-            self._failed_to_start(error)
+        except Exception as error:
+            meant = self._session is not None and self._session.meant
+            self.abandon()
+            if meant:  # a callback's
+                raise
+            self._failed_to_start(error)  # training starts all the same
         return self
 
     def _failed_to_start(self, error: Exception) -> None:
-        self._closed = True
         self._session = None
-        if self._storage is not None:
-            self._storage.abandon()
         warn(f"the recorder could not start ({describe_error(error)}); training goes on, nothing is recorded")
-
-    def _failed_in_background(self, error: Exception) -> None:
-        if self._session is not None:
-            self._session.switch_off(error)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -209,6 +204,16 @@ class TraceRecorder:
     def is_attached(self) -> bool:
         """Whether the recorder is on its model."""
         return self._session is not None and self._session.hooks.is_attached
+
+    @property
+    def is_unwinding(self) -> bool:
+        """Whether a callback is called because a module's forward has raised: what it raises then is lost."""
+        return self._session is not None and self._session.unwinding
+
+    def switch_off(self, error: Exception) -> None:
+        """Give one warning that the recorder is at fault, and record nothing more; ``close`` completes the trace."""
+        if self._session is not None:
+            self._session.switch_off(error)
 
     @property
     def batch_number(self) -> int:
