@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Footer",
     "RowGroup",
+    "check_pages",
     "open_part_writer",
     "part_metadata",
     "read_footer",
@@ -202,6 +203,17 @@ def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> I
     with _naming(group), pq.ParquetFile(group.path, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
         for batch in file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names):
             yield _in_contract(pa.Table.from_batches([batch]), names)
+
+
+def check_pages(footer: Footer) -> None:
+    """Read every page of a file: where power failed, one in its middle may never have reached the disk.
+
+    Raises:
+        DamagedTraceError: A page is not what was written.
+    """
+    for group in footer.row_groups:
+        with _naming(group), pq.ParquetFile(group.path, page_checksum_verification=True) as file:
+            file.read_row_group(group.index)
 
 
 @contextlib.contextmanager

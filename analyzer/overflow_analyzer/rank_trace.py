@@ -13,7 +13,7 @@ from overflow_analyzer.errors import DamagedTraceError, NotATraceError
 from overflow_analyzer.files import open_regular, read_regular
 from overflow_analyzer.frames import Frame, frames_from_tables
 from overflow_analyzer.gaps import KeptBuilder
-from overflow_analyzer.parts import Footer, RowGroup, read_footer, read_row_group, stream_row_group
+from overflow_analyzer.parts import Footer, RowGroup, check_pages, read_footer, read_row_group, stream_row_group
 from overflow_analyzer.ring import RingContents, read_ring
 from overflow_analyzer.run_info import HowEnded, RunInfo
 from overflow_analyzer.schema import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, SCHEMA
@@ -69,8 +69,16 @@ class RankTrace:
             DamagedTraceError: Its pages cannot be read.
         """
         if group.first_rank == group.last_rank:
-            return read_row_group(group, columns)
+            return self._read_own(group, columns)
         return self._own_rows(read_row_group(group, [*(columns or SCHEMA.names), "rank"]))
+
+    def _read_own(self, group: RowGroup, columns: Sequence[str] | None) -> pa.Table:
+        try:
+            return read_row_group(group, columns)
+        except DamagedTraceError:
+            if self.ended == "still running" and not group.path.exists():  # the run's max_bytes has removed it since
+                return SCHEMA.empty_table() if columns is None else SCHEMA.empty_table().select(list(columns))
+            raise
 
     def _pieces(self, group: RowGroup, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         if group.rows <= _ROWS_READ_WHOLE:
@@ -140,29 +148,46 @@ def open_rank(rank: int, directory: Path) -> RankTrace:
 
     Raises:
         UnknownVersionError: Written in another format version.
-        DamagedTraceError: Nothing says what the directory is.
+        DamagedTraceError: Nothing of a trace is there.
         OSError: It may not be read.
     """
     # The ring is read before the parts are listed: a row that leaves it in between is then in a part, not in neither.
     ring, lost_ring = _read_leftover(directory)
     footers, lost = _read_parts(directory)
-    run = _read_run(directory, footers)
+    run, lost_run = _read_run(rank, directory, footers)
     if ring is not None and run.end is None:
         run = replace(run, end=ring.end)
+    ended = _how_ended(run, directory)
+    if ring is not None and ended != "still running":
+        lost += _check_newest(footers)
     last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
+    left = SCHEMA.empty_table() if ring is None else ring.kept_after(last_sealed)
     return RankTrace(
         rank=rank,
         run=run,
-        ended=_how_ended(run, directory),
+        ended=ended,
         footers=tuple(footers),
-        ring=SCHEMA.empty_table() if ring is None else ring.kept_after(last_sealed),
+        ring=left,
         dropped_frames=run.end.frames_dropped if run.end else (ring.dropped_frames if ring else 0),
-        lost=(*lost, *lost_ring),
+        lost=(*(lost_run if footers or left.num_rows else ()), *lost, *lost_ring),
     )
+
+
+def _check_newest(footers: list[Footer]) -> list[str]:
+    """Leave the newest part out if power failed before it reached the disk: its rows may still be in the ring."""
+    try:
+        for footer in footers[-1:]:
+            check_pages(footer)
+    except DamagedTraceError as error:
+        footers.pop()
+        return [str(error)]
+    return []
 
 
 def _read_leftover(directory: Path) -> tuple[RingContents | None, tuple[str, ...]]:
     try:
+        if not (directory / RING_FILE).stat().st_size:
+            return None, ()  # its run was only about to start
         ring = read_ring(directory / RING_FILE, directory / NAMES_FILE)
     except FileNotFoundError:
         return None, ()
@@ -187,14 +212,21 @@ def _sentence(path: Path, error: Exception) -> str:
     return f"{path}: cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
 
 
-def _read_run(directory: Path, footers: list[Footer]) -> RunInfo:
+def _read_run(rank: int, directory: Path, footers: list[Footer]) -> tuple[RunInfo, list[str]]:
+    """Return what describes the run, and sentences if that is not what should.
+
+    Raises:
+        DamagedTraceError: There is neither a description nor anything that would need one.
+    """
+    path = directory / RUN_FILE
     try:
-        return RunInfo.from_json(read_regular(directory / RUN_FILE, _MOST_RUN_BYTES), directory / RUN_FILE)
-    except (OSError, DamagedTraceError):
+        return RunInfo.from_json(read_regular(path, _MOST_RUN_BYTES), path), []
+    except (OSError, DamagedTraceError) as error:
         runs = [run for footer in footers for run in footer.runs]
-        if runs:
-            return runs[-1]
-        raise DamagedTraceError(f"{directory}: neither {RUN_FILE} nor a part describes the run") from None
+        if not footers and not (directory / RING_FILE).exists():
+            raise DamagedTraceError(f"{directory}: holds nothing that a recorder left") from None
+        unknown = RunInfo(run_id="", rank=rank, world_size=1, model_class="", started_ns=0)
+        return (runs[-1], []) if runs else (unknown, [_sentence(path, error)])
 
 
 def _how_ended(run: RunInfo, directory: Path) -> HowEnded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError
-from overflow_analyzer.files import read_regular
+from overflow_analyzer.files import open_regular, read_regular
 from overflow_analyzer.names import read_names
 from overflow_analyzer.run_info import EndInfo, check_format_version
 from overflow_analyzer.schema import (
@@ -29,6 +31,8 @@ from overflow_analyzer.schema import (
     RING_HEADER_SIZE,
     RING_MAGIC,
     RING_MAX_DIMENSIONS,
+    RING_MAX_FRAME_ROWS,
+    RING_PUBLISHED_OFFSET,
     RING_ROW,
     ROLES,
     SCHEMA,
@@ -56,6 +60,8 @@ _PRESENT = {
 }
 _MOST_RING_BYTES = 1 << 29  # twice the largest ring that a recorder makes
 _MOST_NAMES_BYTES = 1 << 26
+_ATTEMPTS = 10
+_ABSURD = 1 << 60
 _NULLABLE_NAMES = ("dtype", "device", "layout", "note")
 _CODES = {"phase": PHASES, "role": ROLES, "kind": KINDS}
 
@@ -92,15 +98,16 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
 
     Raises:
         UnknownVersionError: The ring has another format version.
-        OSError: The file cannot be read.
+        DamagedTraceError: Its rows have another size.
+        OSError: The file cannot be read, or is not there any more: its run has just been closed.
     """
-    # Rows refer to names written before them, so the ring is read first.
-    data = read_regular(ring_path, _MOST_RING_BYTES)
-    try:
-        names, torn = read_names(read_regular(names_path, _MOST_NAMES_BYTES))
-        lost = [f"{torn} bytes at the end of {names_path.name}"] if torn else []
-    except OSError as error:
-        names, lost = [""], [f"{names_path.name} and with it the window's rows ({error.strerror or error})"]
+    for _ in range(_ATTEMPTS):
+        # Rows refer to names written before them, so the ring is read first.
+        data, being_written, inode = _read_rows(ring_path)
+        names, lost = _read_names(names_path)
+        # A run that closes removes the ring, then the names; a new one may have put both in their place.
+        if ring_path.stat().st_ino == inode and len(being_written) <= _capacity(data) // 4:
+            break
     header = _read_header(data, ring_path)
     if header is None:
         lost.append(f"the header of {ring_path.name}")
@@ -111,7 +118,10 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         offset=min(len(data), RING_HEADER_SIZE),
     )
     valid = _valid(slots)
-    unreadable = _unreadable_slots(slots, valid, header)
+    unreadable = _unreadable_slots(slots, valid, header, being_written)
+    if len(being_written) <= _capacity(data) // 4:
+        # What was published later may be there in part: a snapshot ends where the reading began.
+        valid &= (slots["row_number"] < being_written.start) | (len(being_written) == 0)
     rows = slots[valid]
     named = _has_names(rows, len(names))
     unreadable += int(np.count_nonzero(~named))
@@ -128,11 +138,44 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
     )
 
 
+def _read_rows(path: Path) -> tuple[bytes, range, int]:
+    """Return a ring's bytes, the numbers of the rows that were published meanwhile, and the file's inode."""
+    with open_regular(path) as file:
+        data = file.read(_MOST_RING_BYTES + 1)
+        if len(data) > _MOST_RING_BYTES:
+            raise OSError(errno.EFBIG, f"larger than {_MOST_RING_BYTES} bytes", str(path))
+        file.seek(0)
+        later = file.read(RING_HEADER_SIZE)
+        inode = os.fstat(file.fileno()).st_ino
+    return data, range(_published(data), _published(later)), inode
+
+
+def _read_names(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names, and sentences on what is lost of them."""
+    try:
+        names, torn = read_names(read_regular(path, _MOST_NAMES_BYTES))
+    except OSError as error:
+        return [""], [f"{path.name} and with it the window's rows ({error.strerror or error})"]
+    return names, [f"{torn} bytes at the end of {path.name}"] if torn else []
+
+
+def _published(data: bytes) -> int:
+    return _number(data, RING_PUBLISHED_OFFSET)
+
+
+def _capacity(data: bytes) -> int:
+    return _number(data, RING_HEADER.fields["capacity"][1])  # type: ignore[index]
+
+
+def _number(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 8], "little")
+
+
 def _read_header(data: bytes, where: Path) -> Any:
     if len(data) < RING_HEADER_SIZE:
         return None
     header = np.frombuffer(data, RING_HEADER, count=1)[0]
-    if bytes(header["magic"]) != RING_MAGIC:
+    if bytes(header["magic"]) != RING_MAGIC or header["format_version"] == 0:
         return None
     check_format_version(int(header["format_version"]), where)
     if header["row_size"] != RING_ROW.itemsize:
@@ -161,19 +204,20 @@ def _valid(slots: Rows) -> npt.NDArray[np.bool_]:
     return valid
 
 
-def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any) -> int:
+def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, being_written: range) -> int:
     """Count published rows that do not prove themselves; slots after the last may be in the middle of a write."""
     if header is None:
         return int(np.count_nonzero(~valid & (slots["rows_in_frame"] > 0)))
-    capacity, published = int(header["capacity"]), int(header["published"])
+    capacity, published = min(int(header["capacity"]), _ABSURD), min(int(header["published"]), _ABSURD)
     if capacity <= 0:
         return 0
     missing_at_the_end = max(0, min(capacity, published) - len(slots))
     used = np.zeros(len(slots), dtype=bool)
     used[: min(capacity, published, len(slots))] = True
-    if published >= capacity:
-        being_written = (published % capacity + np.arange(min(capacity, 2048))) % capacity
-        used[being_written[being_written < len(slots)]] = False
+    rows = min(capacity, len(being_written) + min(RING_MAX_FRAME_ROWS, capacity // 4))
+    coming = published + np.arange(rows)
+    overwritten = coming[coming >= capacity] % capacity
+    used[overwritten[overwritten < len(slots)]] = False
     return missing_at_the_end + int(np.count_nonzero(used & ~valid))
 
 

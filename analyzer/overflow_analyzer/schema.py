@@ -30,8 +30,8 @@ __all__ = [
     "PRESENT_SHAPE",
     "RANK_FIELD",
     "RING_CHECKED",
-    "RING_DROPPED_OFFSET",
     "RING_DESCRIPTION_FORMAT",
+    "RING_DROPPED_OFFSET",
     "RING_END_OFFSET",
     "RING_FIGURES_FORMAT",
     "RING_FILE",
@@ -40,6 +40,7 @@ __all__ = [
     "RING_KEPT_OFFSET",
     "RING_MAGIC",
     "RING_MAX_DIMENSIONS",
+    "RING_MAX_FRAME_ROWS",
     "RING_PUBLISHED_OFFSET",
     "RING_ROW",
     "RING_ROW_FORMAT",
@@ -141,6 +142,7 @@ NAMES_FILE: Final = "_window.names"
 RING_MAGIC: Final = b"OVFRING1"
 RING_HEADER_SIZE: Final = 4096
 RING_MAX_DIMENSIONS: Final = 8
+RING_MAX_FRAME_ROWS: Final = 1000  # and at most a quarter of the ring
 RING_HEADER: Final = np.dtype(
     {
         "names": ["magic", "format_version", "row_size", "capacity", "window_frames", "published", "dropped_frames"],

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["check_no_foreign_files", "claim", "clear", "is_same_file", "other_ranks"]
+__all__ = ["RING_TEMPORARY", "check_no_foreign_files", "claim", "clear", "is_same_file", "other_ranks"]
 
+RING_TEMPORARY: Final = f"{RING_FILE}.tmp"
 _RANK_DIRECTORY: Final = re.compile(r"rank=(\d+)")
 _OWN_FILE: Final = re.compile(
     rf"{PART_PREFIX}\d{{8,}}\.parquet|_{PART_PREFIX}\d{{8,}}\.parquet\.tmp|_{re.escape(RUN_FILE)}\.tmp|"
-    + "|".join(map(re.escape, (RUN_FILE, RING_FILE, NAMES_FILE, f"{RING_FILE}.tmp")))
+    + "|".join(map(re.escape, (RUN_FILE, RING_FILE, NAMES_FILE, RING_TEMPORARY)))
 )
 _ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.02
@@ -81,10 +82,10 @@ def claim(directory: Path, *, overwrite: bool) -> int:
 
 def _start_anew(directory: Path) -> int:
     """Put a new ring in the old one's place: where locks do not work, a living run still maps the old one."""
-    fresh = directory / f"{RING_FILE}.tmp"
-    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+    fresh = directory / RING_TEMPORARY
+    descriptor = _lock(fresh)  # a run that is closing has it under this name at last
     try:
-        _try_to_lock(descriptor)
+        os.ftruncate(descriptor, 0)
         clear(directory, keep=(fresh.name, RING_FILE))
         fresh.replace(directory / RING_FILE)
     except BaseException:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.schema import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
-from overflow_recorder.claiming import check_no_foreign_files, claim, clear, is_same_file, other_ranks
+from overflow_recorder.claiming import (
+    RING_TEMPORARY,
+    check_no_foreign_files,
+    claim,
+    clear,
+    is_same_file,
+    other_ranks,
+)
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.sealing import write_whole
 
@@ -121,10 +128,14 @@ class TraceDirectory:
 
     def remove_ring(self) -> None:
         """Remove the ring and its names, unless another run's are there by now."""
-        if self._lock is not None and is_same_file(self._lock, self.path / RING_FILE):
-            for name in (NAMES_FILE, RING_FILE):  # while the ring is there nobody else makes names
-                with contextlib.suppress(OSError):
-                    (self.path / name).unlink()
+        ring, last = self.path / RING_FILE, self.path / RING_TEMPORARY
+        if self._lock is not None and is_same_file(self._lock, ring):
+            with contextlib.suppress(OSError):
+                # In this order: who has read the ring and misses its names sees that the ring is gone too, so that all
+                # is sealed; and a run that starts here waits for the lock of the last of the three.
+                ring.replace(last)
+                (self.path / NAMES_FILE).unlink()
+                last.unlink()
 
     def release(self) -> None:
         """Let go of the lock; the files stay."""

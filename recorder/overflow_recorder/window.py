@@ -29,6 +29,7 @@ from overflow_analyzer.schema import (
     RING_FILE,
     RING_HEADER_SIZE,
     RING_KEPT_OFFSET,
+    RING_MAX_FRAME_ROWS,
     RING_PUBLISHED_OFFSET,
     RING_ROW,
     RING_ROW_FORMAT,
@@ -51,7 +52,6 @@ _CHECKSUM: Final = struct.Struct("<I")
 _ROW_SIZE: Final = RING_ROW.itemsize
 _KEPT: Final = (b"\0", b"\1")
 _PAGE_OUT_ROWS: Final = 4096  # 1 MiB: how much of the mapping stays in the process's resident memory behind the writer
-_MOST_FRAME_ROWS: Final = 1000
 _URGENT_ROWS: Final = 4096
 _LONGEST_REASON: Final = 250  # characters: as JSON always less than the header has room for
 
@@ -93,7 +93,7 @@ class Window:
         max_names_bytes: int = MOST_NAMES_BYTES,
     ) -> None:
         self.capacity = capacity
-        self.max_frame_rows = min(capacity // 4, _MOST_FRAME_ROWS)
+        self.max_frame_rows = min(capacity // 4, RING_MAX_FRAME_ROWS)
         self._window_rows = capacity // 2
         self._ordinary_rows = capacity - min(capacity // 4, _URGENT_ROWS)
         self._in_memory = directory is None
