@@ -77,10 +77,14 @@ def why_missing(rank: RankSummary) -> tuple[str, ...]:
     options = rank.run.options
     every, chosen = options.get("every_n_batches"), options.get("trace_batch_nums")
     window = options.get("max_frames_to_save")
-    kept = [f"every {every}th batch" if every != 1 else "every batch"] if every else []
-    kept += [f"batches {', '.join(map(str, chosen))}"] if isinstance(chosen, (list, tuple)) and chosen else []
+    kept = ["every batch" if every == 1 else f"one batch in {every}"] if every else []
+    kept += (
+        [f"batches {', '.join(map(str, chosen[:_SHOWN_GAPS]))}{', ...' * (len(chosen) > _SHOWN_GAPS)}"]
+        if isinstance(chosen, (list, tuple)) and chosen
+        else []
+    )
     kept += [f"the window of the last {window} frames"] if window else []
-    reasons = [f"the recorder was asked to keep {' and '.join(kept)}"] if kept else []
+    reasons = [f"the recorder was asked to keep {', '.join(kept)}"] if kept else []
     if rank.parts_removed:
         reasons.append(f"max_bytes removed {counted(rank.parts_removed, 'part')}, the oldest first")
     if rank.dropped_frames:
