@@ -62,7 +62,7 @@ def both(make: Callable[[], nn.Module], inputs: Iterable[tuple[Any, ...]], **opt
     for debugger in (Upstream, Ours):
         torch.manual_seed(0)
         model = make()
-        batches = [lambda args=args, model=model: model(*args) for args in inputs]  # type: ignore[misc]  # bound early
+        batches = [lambda args=args, model=model: model(*args) for args in inputs]
         printed.append(watch(debugger, model, batches, **options))
     return printed[0], printed[1]
 

@@ -126,7 +126,7 @@ def test_recomputed_forwards() -> None:
             self.child = nn.Linear(2, 2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return checkpoint(self.child, x, use_reentrant=False).relu()  # type: ignore[no-any-return,union-attr]
+            return checkpoint(self.child, x, use_reentrant=False).relu()  # type: ignore[no-any-return]
 
     def trained(debugger: Any) -> str:
         model = Checkpointed()
@@ -178,8 +178,9 @@ def test_replicas_of_dataparallel() -> None:
         model = nn.Sequential(nn.Linear(2, 2))
 
         def batch() -> None:
-            replica: Any = model[0]._replicate_for_data_parallel()  # type: ignore[operator]
-            replica.weight, replica.bias = model[0].weight.clone(), model[0].bias.clone()  # type: ignore[operator]
+            linear: Any = model[0]
+            replica = linear._replicate_for_data_parallel()
+            replica.weight, replica.bias = linear.weight.clone(), linear.bias.clone()
             replica(X)
 
         return watch(debugger, model, [batch], trace_batch_nums=[0])
@@ -404,9 +405,14 @@ def test_detection_on_an_accelerator() -> None:
     # GIVEN an overflow in the first of three modules, on the device
     def run(debugger: Any) -> tuple[str, list[str]]:
         reached: list[str] = []
-        model = nn.Sequential(nn.Identity(), Forward(lambda x: (reached.append("1"), x)[1]), nn.Identity()).cuda()
+
+        def second(x: torch.Tensor) -> torch.Tensor:
+            reached.append("second")
+            return x
+
+        model = nn.Sequential(nn.Identity(), Forward(second), nn.Identity()).cuda()
         return watch(debugger, model, [lambda: model(INF.cuda())]).text, reached
 
     upstream, ours = run(Upstream), run(Ours)
     # THEN the report is the same, though the batch has run to its end
-    assert (ours[0], upstream[1], ours[1]) == (upstream[0], [], ["1"])
+    assert (ours[0], upstream[1], ours[1]) == (upstream[0], [], ["second"])
