@@ -126,7 +126,7 @@ def as_tensor(value: Any) -> Any:
 def _from_number(value: complex, dtype: torch.dtype) -> Any:
     try:
         return torch.tensor(value, dtype=dtype, device="cpu")
-    except (OverflowError, RuntimeError):
+    except (OverflowError, RuntimeError, ValueError):
         return value  # an integer beyond 64 bits
 
 
