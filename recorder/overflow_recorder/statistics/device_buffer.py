@@ -13,7 +13,7 @@ from overflow_recorder.statistics.derived import with_zeros
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array
 from overflow_recorder.statistics.host import measure as measure_on_host
-from overflow_recorder.statistics.memory import data_address
+from overflow_recorder.statistics.memory import storage_address
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 from overflow_recorder.statistics.streams import Streams
 from overflow_recorder.statistics.unwrap import is_functorch_wrapped
@@ -154,5 +154,5 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not is_functorch_wrapped(tensor)
         and not tensor.is_nested
-        and bool(data_address(tensor))
+        and bool(storage_address(tensor))
     )

@@ -53,6 +53,8 @@ class Format:
     """Width of the stored significand of a float."""
     bias: int = 0
     """Exponent bias of a float."""
+    has_zero: bool = True
+    """Whether magnitude 0 is the number 0."""
     width: int = field(init=False)
     """Bytes an element."""
     piece: int = field(init=False)
@@ -216,6 +218,7 @@ _EXPONENT_ONLY = Format(
     numbers=from_exponents,
     limit=0xFE,
     bias=127,
+    has_zero=False,
 )
 
 

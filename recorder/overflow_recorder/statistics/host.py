@@ -11,7 +11,7 @@ from overflow_recorder.statistics.derived import negated, repeated, with_zeros
 from overflow_recorder.statistics.extrema import extrema
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array, Format
-from overflow_recorder.statistics.memory import ADDRESSES, data_address, elements, pieces
+from overflow_recorder.statistics.memory import ADDRESSES, storage_address, elements, pieces
 from overflow_recorder.statistics.moments import add_moments
 from overflow_recorder.statistics.packed import packed
 from overflow_recorder.statistics.parallel import is_large, parallel_extrema
@@ -52,11 +52,11 @@ def _measure_plain(tensor: torch.Tensor, statistics: Statistics) -> Figures | No
         return EMPTY[statistics]
     if not tensor.is_contiguous():
         return _measure_strided(tensor, statistics)
-    address = data_address(tensor)
+    address, offset = storage_address(tensor), tensor.storage_offset()
     # Memory may have been given back while its tensors live on (FSDP's parameters between two uses).
-    if not address or tensor.untyped_storage().nbytes() < size * form.width:
+    if not address or tensor.untyped_storage().nbytes() < (offset + size) * form.width:
         return None
-    array = np.frombuffer(ADDRESSES, form.source, size, address)
+    array = np.frombuffer(ADDRESSES, form.source, size, address + offset * form.width)
     figures = extrema((array,), form) if size <= form.piece else _extrema(array, form)
     if figures.posinf_count != figures.neginf_count and tensor.is_neg():
         figures = negated(figures)

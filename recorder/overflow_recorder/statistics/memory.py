@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # over it keeps nothing alive: arrays must not outlive the call in which the tensor is held.
 ADDRESSES: Any = (ctypes.c_char * (2**63 - 1)).from_address(0)
 
-data_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined] # not in the stubs; data_ptr() would turn a lazy clone into a real one
+# The first byte of the storage; data_ptr() would turn a lazy clone into a real one.
+storage_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined] # not in the stubs
 
 
 class Scratch(threading.local):
@@ -70,11 +71,11 @@ def elements(tensor: torch.Tensor, source: np.dtype[Any]) -> tuple[Array, int]:
     """
     sizes, strides, repeats = collapse(tensor.shape, tensor.stride())
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-    address = data_address(tensor)
-    if not address or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + span) * source.itemsize:
+    address, offset, width = storage_address(tensor), tensor.storage_offset(), source.itemsize
+    if not address or tensor.untyped_storage().nbytes() < (offset + span) * width:
         raise MemoryError("the tensor's memory has been given back")
-    stored = np.frombuffer(ADDRESSES, source, span, address)
-    return np.ndarray(sizes, source, stored, 0, [source.itemsize * stride for stride in strides]), repeats
+    stored = np.frombuffer(ADDRESSES, source, span, address + offset * width)
+    return np.ndarray(sizes, source, stored, 0, [width * stride for stride in strides]), repeats
 
 
 def pieces(array: Array) -> Iterator[Array]:

@@ -33,7 +33,7 @@ def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figu
     with np.errstate(all="ignore"):  # a user's np.seterr(all="raise") is not meant for these sums
         for magnitudes in _finite_magnitudes(pieces, form):
             count += magnitudes.size
-            zeros += magnitudes.size - int(np.count_nonzero(magnitudes))
+            zeros += magnitudes.size - int(np.count_nonzero(magnitudes)) if form.has_zero else 0
             below_normal += int(np.count_nonzero(magnitudes < form.smallest_normal)) if form.smallest_normal else 0
             for numbers in _float64(magnitudes, form, shift):
                 total += float(numbers.sum())

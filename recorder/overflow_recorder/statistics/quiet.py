@@ -30,5 +30,6 @@ def quiet() -> Iterator[None]:
     A subclass that dispatches its own operations still does, for some can only so be read.
     """
     modes = _disable_current_modes() if _dispatch_modes() else nullcontext()
-    with torch.no_grad(), _no_function_modes(), modes, _no_transforms(), _no_autocast():
+    # First, for no_grad() itself calls a function that a mode would see.
+    with _no_function_modes(), torch.no_grad(), modes, _no_transforms(), _no_autocast():
         yield

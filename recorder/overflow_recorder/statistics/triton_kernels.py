@@ -112,7 +112,7 @@ def _constants(form: Format, *, full: bool) -> dict[str, Any]:
         "MASK": form.mask.item(),
         "LIMIT": form.limit if is_float else 0,
         "INFINITY": form.infinity or 0,
-        "ZERO": -1 if kind == kernel.EXPONENT else -_base(form),  # an exponent alone has no zero
+        "ZERO": -_base(form) if form.has_zero else -1,
         "SMALLEST_NORMAL": form.smallest_normal,
         "MANTISSA": form.mantissa_bits,
         "BIAS": form.bias,

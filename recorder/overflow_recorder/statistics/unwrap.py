@@ -58,7 +58,7 @@ def _missing(tensor: torch.Tensor) -> str | None:
 def _inner(tensor: Any) -> tuple[torch.Tensor | None, str]:
     """The tensor that this one wraps, if it wraps one, and what that says about the figures."""
     if is_functorch_wrapped(tensor):
-        return _functorch.get_unwrapped(tensor), "all elements of a functorch transform"
+        return _functorch.get_unwrapped(tensor), "behind a functorch transform"
     if is_a(tensor, "torch.distributed.tensor", "DTensor"):
         return tensor._local_tensor, f"local shard of {tuple(tensor.shape)}"
     return None, ""

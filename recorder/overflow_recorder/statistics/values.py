@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from overflow_recorder.statistics.memory import data_address
+from overflow_recorder.statistics.memory import storage_address
 from overflow_recorder.statistics.unwrap import is_a, unwrap
 
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
@@ -100,4 +100,4 @@ def is_dequantized(tensor: torch.Tensor) -> bool:
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether a strided tensor's elements are in memory; an unknown wrapper's are not, nor are those given back."""
-    return not tensor.numel() or bool(data_address(tensor))
+    return not tensor.numel() or bool(storage_address(tensor))
