@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Gradients"]
 
 _BACKWARD: Final = PHASES.index("backward")
+# Inside it, reading an attribute of a tensor's subclass runs none of that class's code.
+_own_attributes: Final = torch._C.DisableTorchFunctionSubclass
 _GRAD_INPUT, _GRAD_OUTPUT, _WEIGHT_GRAD, _OPTIMIZER_STATE, _VALUE = (
     ROLES.index(role) for role in ("grad_input", "grad_output", "weight_grad", "optimizer_state", "value")
 )
@@ -115,10 +117,11 @@ class Gradients:
         if not torch.is_grad_enabled():
             return
         hook = self._backward_of(batch)
-        for _, value in walk(output, "output"):
-            # On the node, not on the tensor: that may be saved or sent elsewhere, and nobody finds a hook on it.
-            if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                value.grad_fn.register_prehook(hook)
+        with _own_attributes():
+            for _, value in walk(output, "output"):
+                # On the node, not on the tensor: that may be saved or sent elsewhere, and nobody finds a hook on it.
+                if issubclass(type(value), torch.Tensor) and value.grad_fn is not None:
+                    value.grad_fn.register_prehook(hook)
 
     def of_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Record the state of an optimizer after its step, a frame a parameter."""
@@ -131,14 +134,15 @@ class Gradients:
                 self._session.values(module_name, type(module).__name__, _OPTIMIZER_STATE, _BACKWARD, named)
 
     def _await(self, hooked: HookedModule, role: int, values: Iterable[tuple[str, Any]]) -> None:
-        for context, value in values:
-            if isinstance(value, torch.Tensor) and value.requires_grad:
-                hook = self._arrived(hooked.name, hooked.class_name, role, f"grad_{context}")
-                register = _registering("register_hook", hook)
-                if value.is_leaf:
-                    self._leaves.add(value, (hooked.name, role, context), register)
-                else:
-                    register(value)
+        with _own_attributes():
+            for context, value in values:
+                if issubclass(type(value), torch.Tensor) and value.requires_grad:
+                    hook = self._arrived(hooked.name, hooked.class_name, role, f"grad_{context}")
+                    register = _registering("register_hook", hook)
+                    if value.is_leaf:
+                        self._leaves.add(value, (hooked.name, role, context), register)
+                    else:
+                        register(value)
 
     def _arrived(self, module_name: str, module_class: str, role: int, context: str) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch._subclasses.fake_tensor import FakeTensor
 
+from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_recorder.measured import Measured, MeasuredPacker
 from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, measure
+from overflow_recorder.statistics.figures import UNKNOWN
+from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,19 +61,36 @@ class Measuring:
         Assumes that a change in place raises ``_version``. One through ``.data`` does not: then the earlier figures
         stand until the batch ends.
         """
+        if type(tensor) in PLAIN and not function_mode_enabled():
+            return self._once(tensor)
+        with quiet():  # reading an attribute of a subclass may run anybody's code
+            try:
+                return self._once(tensor)
+            except Exception:  # noqa: BLE001  a tensor that refuses to be looked at is a row all the same
+                return self._pack(describe(tensor), UNKNOWN)
+
+    def _once(self, tensor: torch.Tensor) -> Measured | Deferred:
         found = self._remembered.get(id(tensor))
         # The weak reference guards against an id that was used again after its tensor died.
         if found is not None and found[0]() is tensor and found[1] == tensor._version:
             return found[2]
-        measured = self.measure(tensor)
+        measured = self._measure(tensor)
         if not tensor.is_inference():  # an inference tensor has no version, so a change would not be seen
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[id(tensor)] = (weakref.ref(tensor), tensor._version, measured)
         return measured
 
-    def measure(self, tensor: torch.Tensor, note: str | None = None) -> Measured | Deferred:
-        """Read a tensor now, or on a device enqueue its reading."""
+    def measure_ignored(self, tensor: torch.Tensor) -> Measured | Deferred:
+        """Return what is known of a tensor whose infinities are intended."""
+        with quiet():
+            try:
+                return self._measure(tensor, IGNORED_NOTE)
+            except Exception:  # noqa: BLE001  as above
+                return self._pack(describe(tensor), UNKNOWN, IGNORED_NOTE)
+
+    def _measure(self, tensor: torch.Tensor, note: str | None = None) -> Measured | Deferred:
+        # Now, or on a device later: there its reading is enqueued.
         if tensor.is_cpu or tensor.is_meta or isinstance(tensor, FakeTensor):
             return self._pack(describe(tensor), measure(tensor, self._statistics), note)
         device = tensor.device

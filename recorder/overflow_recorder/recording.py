@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.schema import KINDS, PHASES, ROLES
 from overflow_recorder.ignoring import IgnorePatterns
 from overflow_recorder.measured import NOT_A_TENSOR, Measured
@@ -191,9 +190,10 @@ class FrameRecording:
         position, measuring, ignored = self._position, self.measuring, self._ignored
         entries: list[Entry] = []
         for context, value in values:
-            if isinstance(value, torch.Tensor):
+            # By type(): a mock says that it is an instance, and reading its memory would end the process.
+            if issubclass(type(value), torch.Tensor):
                 if ignored is not None and ignored(module_name, context):
-                    measured = measuring.measure(value, IGNORED_NOTE)
+                    measured = measuring.measure_ignored(value)
                 else:
                     measured = measuring(value)
                 entries.append((_TENSOR, role, position(context), measured))
