@@ -255,6 +255,10 @@ class Session:
         except Exception as error:  # noqa: BLE001
             self.fault(error)
 
+    def optimizer_stands_at(self, step: int) -> None:
+        """Go on counting optimizer steps from here, as after a checkpoint was loaded."""
+        self._recording.optimizer_step = step
+
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._recording.optimizer_step += 1
         self._gradients.of_optimizer(optimizer)

@@ -230,6 +230,27 @@ class TraceRecorder:
         if self._session is not None and not self._closed:
             self._session.start_batch(self.batch_number + 1, after_current=True)
 
+    def end_batch(self) -> None:
+        """Say that the current batch's forward has ended, where the root's was not called; what follows is still its.
+
+        Then what waited for a device is looked at, and the batch's callbacks are called, once a batch.
+        """
+        if self._session is None or self._closed:
+            return
+        try:
+            self._session.end_batch()
+        except Exception as error:  # noqa: BLE001  ours or a callback's
+            self._session.fault(error)
+
+    def optimizer_stands_at(self, step: int) -> None:
+        """Say how many optimizer steps were taken before this run, as after a checkpoint was loaded.
+
+        Args:
+            step: What the trace counts on from.
+        """
+        if self._session is not None:
+            self._session.optimizer_stands_at(step)
+
     def record(self, name: str, /, **values: Any) -> None:
         """Record values that no module returns, such as a loss or a batch, as one frame of phase "manual".
 
