@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overflow_analyzer import Trace, open_trace
@@ -70,6 +70,7 @@ def said(trace: Trace) -> str:
     return repr(find_first_nonfinite(trace))
 
 
+@settings(max_examples=50)
 @given(batches(), st.data())
 def test_what_is_planted_is_found_there(frames: list[Frame], data: st.DataObject) -> None:
     # GIVEN one bad entry anywhere in finite frames, in a file cut anywhere
@@ -87,6 +88,7 @@ def test_what_is_planted_is_found_there(frames: list[Frame], data: st.DataObject
     assert finding.window[-1] is finding.frame or finding.window[-1].frame_number == finding.frame.frame_number
 
 
+@settings(max_examples=50)
 @given(batches(), st.data())
 def test_of_many_bad_weights_the_first_in_order_is_found(frames: list[Frame], data: st.DataObject) -> None:
     at = data.draw(st.sets(st.integers(0, len(frames) - 1), min_size=1))
@@ -99,6 +101,7 @@ def test_of_many_bad_weights_the_first_in_order_is_found(frames: list[Frame], da
     assert finding.frame.frame_number == frames[min(at)].frame_number
 
 
+@settings(max_examples=50)
 @given(batches(), st.data())
 def test_the_finding_does_not_depend_on_how_the_file_is_cut(frames: list[Frame], data: st.DataObject) -> None:
     # GIVEN several bad entries, of which some may be absorbed
@@ -116,6 +119,7 @@ def test_the_finding_does_not_depend_on_how_the_file_is_cut(frames: list[Frame],
         assert said(one) == said(many) == said(open_trace(compacted.path))
 
 
+@settings(max_examples=50)
 @given(batches())
 def test_finite_frames_have_no_finding(frames: list[Frame]) -> None:
     with tempfile.TemporaryDirectory() as directory:

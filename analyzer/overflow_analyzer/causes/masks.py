@@ -74,7 +74,7 @@ def masks_added(case: Case) -> Cause | None:
     added = (full[1:] or others)[0]
     return Cause(
         "masks-added",
-        "likely" if len(full) > 1 else "possible",
+        "likely",
         (
             f"{case.name(full[0])} holds exactly {limits.name}'s limit, {limits.max:g}, as a mask of finfo.min does",
             f"{case.name(added)} reaches {figure_of(added.entry) or 0:.2e}: the sum of both passes the limit",

@@ -1,0 +1,78 @@
+"""``overflow-analyze top``: which modules are nearest to the ends of their format, and how fast they get there."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from overflow_analyzer.cli.options import Format, TraceCommand, format_option, rank_option, trace_argument
+from overflow_analyzer.cli.output import write
+
+if TYPE_CHECKING:
+    from overflow_analyzer.headroom_text import By
+
+__all__ = ["command"]
+
+
+@click.command(cls=TraceCommand)
+@trace_argument()
+@click.option(
+    "--by",
+    type=click.Choice(["headroom", "growth", "underflow"]),
+    default="headroom",
+    show_default=True,
+    help="headroom: nearest to the limit. growth: fastest towards it. underflow: nearest to being 0 everywhere.",
+)
+@click.option(
+    "--dtype",
+    metavar="FORMAT",
+    help="Hold all figures against this format, as float16, to ask whether the run would fit it.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Modules to show."
+)
+@rank_option()
+@format_option()
+def command(
+    *,
+    trace: str,
+    by: By,
+    dtype: str | None,
+    limit: int,
+    rank: int | None,
+    format: Format,  # noqa: A002  the option's name
+) -> int:
+    """Rank the modules of TRACE by how near their figures come to the limits of their floating-point format.
+
+    Headroom is counted in bits: how many times the largest figure can double before it does not fit. Growth is the
+    doublings a batch, and with it the batches that are left. The exit code is 0 whatever the figures are.
+
+    Example:
+      overflow-analyze top run.parquet --dtype float16
+    """
+    from overflow_analyzer.headroom import headroom_of
+    from overflow_analyzer.headroom_text import headroom_as_json, render_headroom
+    from overflow_analyzer.strict_json import to_json
+    from overflow_analyzer.terminal import progress, terminal_width
+    from overflow_analyzer.trace import open_trace
+
+    _check(dtype)
+    headroom = headroom_of(
+        open_trace(trace), rank=rank, dtype=dtype, progress=lambda tables, total: progress(tables, total, "reading")
+    )
+    if format == "json":
+        write(to_json(headroom_as_json(headroom, by, limit=limit)))
+    else:
+        width = terminal_width(sys.stdout)
+        write(render_headroom(headroom, by, limit=limit, markdown=format == "markdown", width=width))
+    return 0
+
+
+def _check(dtype: str | None) -> None:
+    """A format that is not known is a usage error. Not a ``click.Choice``: that would import the formats for --help."""
+    from overflow_analyzer.float_formats import FLOAT_FORMATS
+
+    if dtype is not None and dtype not in FLOAT_FORMATS:
+        raise click.BadParameter(f"{dtype!r} is not one of {', '.join(FLOAT_FORMATS)}.", param_hint="'--dtype'")
