@@ -98,7 +98,7 @@ def _row_groups(rank: RankTrace, rows_a_group: int) -> Iterator[pa.Table]:
     waiting = SCHEMA.empty_table()
     for table in rank.tables():
         waiting = pa.concat_tables([waiting, table])
-        while waiting.num_rows >= rows_a_group:
+        while waiting.num_rows > rows_a_group:
             end = _end_of_frames(waiting, rows_a_group)
             if end is None:
                 break
