@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.errors import TraceError
 from overflow_analyzer.outputs import OutputError
+from overflow_analyzer.schema import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ __all__ = ["MissingExtraError", "export_tensorboard"]
 
 _FIGURES: Final = ("abs_min", "abs_max", "zero_count", "subnormal_count", "abs_mean", "rms")
 _COUNTS: Final = ("nan_count", "posinf_count", "neginf_count")
+_OTHER_PHASE: Final = "other"  # a directory's name is never taken from the trace
 _KEPT: Final = re.compile(r"[^-/\w.]+", re.ASCII)
 
 
@@ -56,7 +58,7 @@ def export_tensorboard(tables: Iterable[pa.Table], directory: Path) -> int:
         writers: dict[str, Any] = {}
         written = 0
         for row in (row for table in tables for row in table.to_pylist()):
-            run = f"rank={row['rank']}/{_cleaned(row['phase'])}"
+            run = f"rank={row['rank']}/{row['phase'] if row['phase'] in PHASES else _OTHER_PHASE}"
             if run not in writers:
                 writers[run] = stack.enter_context(writer_class(logdir=str(directory / run)))
             for figure, value in _scalars(row):
