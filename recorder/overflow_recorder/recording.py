@@ -34,6 +34,7 @@ _TRAIN, _EVAL, _RECOMPUTE = (PHASES.index(phase) for phase in ("train", "eval", 
 _BACKWARD: Final = PHASES.index("backward")  # it and what comes behind it are no forward
 _DETECTED_ROLES: Final = (_WEIGHT, _BUFFER, _INPUT, _OUTPUT)
 _MAX_ENTRIES: Final = 1000
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 Entry = tuple[int, int, int, "Measured | Deferred"]
 
@@ -106,7 +107,7 @@ class FrameRecording:
         calls = self._calls
         if not calls.stack:
             calls.phase = _TRAIN if module.training and torch.is_grad_enabled() else _EVAL
-        inputs = self._entries(hooked, _INPUT, self._walk_inputs(args, kwargs)) if self._inputs else []
+        inputs = self._named(hooked.name, _INPUT, self._walk_inputs(args, kwargs)) if self._inputs else []
         calls.stack.append(_Call(hooked, id(args), id(kwargs), inputs))
 
     def leave(
@@ -129,15 +130,14 @@ class FrameRecording:
         if raised is not None and phase == _RECOMPUTE:
             return None  # checkpointing stops a recomputation by an exception as soon as it has what it needs
         entries: list[Entry] = []
-        if self._weights:
-            entries += self._entries(hooked, _WEIGHT, _parameters(hooked, module))
+        if self._weights and (module._parameters or hooked.parameter_names):
+            entries += self._named(hooked.name, _WEIGHT, _parameters(hooked, module))
         if self._buffers and module._buffers:
-            present = ((name, value) for name, value in module._buffers.items() if value is not None)
-            entries += self._entries(hooked, _BUFFER, present)
+            entries += self._named(hooked.name, _BUFFER, _present(module._buffers))
         if self._inputs:
             # Another hook may have replaced what the forward was given; then it is measured as it is now.
             same = call.args == id(args) and call.kwargs == id(kwargs)
-            entries += call.inputs if same else self._entries(hooked, _INPUT, self._walk_inputs(args, kwargs))
+            entries += call.inputs if same else self._named(hooked.name, _INPUT, self._walk_inputs(args, kwargs))
         if self._outputs:
             entries += self._raised(raised) if raised is not None else self._output_entries(hooked, output)
         frame = self.frame(batch, phase, hooked.name, hooked.class_name, entries)
@@ -167,6 +167,8 @@ class FrameRecording:
 
     def _pop(self, hooked: HookedModule) -> _Call | None:
         stack = self._calls.stack
+        if stack and stack[-1].hooked is hooked:
+            return stack.pop()
         # Calls above ours never returned (their forward left by an exception that no hook sees).
         for position in range(len(stack) - 1, -1, -1):
             if stack[position].hooked is hooked:
@@ -180,18 +182,16 @@ class FrameRecording:
 
     def _output_entries(self, hooked: HookedModule, output: Any) -> list[Entry]:
         if isinstance(output, torch.Tensor):
-            return self._entries(hooked, _OUTPUT, (("output", output),))
-        return self._entries(hooked, _OUTPUT, walk(output, "output", self._max_leaves))
-
-    def _entries(self, hooked: HookedModule, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
-        return self._named(hooked.name, role, values)
+            return self._named(hooked.name, _OUTPUT, (("output", output),))
+        return self._named(hooked.name, _OUTPUT, walk(output, "output", self._max_leaves))
 
     def _named(self, module_name: str, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         position, measuring, ignored = self._position, self.measuring, self._ignored
         entries: list[Entry] = []
         for context, value in values:
             # By type(): a mock says that it is an instance, and reading its memory would end the process.
-            if issubclass(type(value), torch.Tensor):
+            kind = type(value)
+            if kind in _PLAIN or issubclass(kind, torch.Tensor):
                 if ignored is not None and ignored(module_name, context):
                     measured = measuring.measure_ignored(value)
                 else:
@@ -214,7 +214,10 @@ class FrameRecording:
 
 
 def _alarming(entries: list[Entry]) -> bool:
-    return any(measured.nonfinite and role in _DETECTED_ROLES for _, role, _, measured in entries)
+    for _, role, _, measured in entries:  # noqa: SIM110  a generator would take as long as the rest of a frame's head
+        if measured.nonfinite and role in _DETECTED_ROLES:
+            return True
+    return False
 
 
 def in_backward() -> bool:
@@ -222,8 +225,12 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _parameters(hooked: HookedModule, module: nn.Module) -> Iterator[tuple[str, Any]]:
+def _parameters(hooked: HookedModule, module: nn.Module) -> list[tuple[str, Any]]:
     if module._parameters:
-        return ((name, value) for name, value in module._parameters.items() if value is not None)
+        return _present(module._parameters)
     # A DataParallel replica has its parameters as plain attributes.
-    return ((name, value) for name in hooked.parameter_names if (value := getattr(module, name, None)) is not None)
+    return _present({name: getattr(module, name, None) for name in hooked.parameter_names})
+
+
+def _present(named: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [item for item in named.items() if item[1] is not None]
