@@ -52,7 +52,8 @@ def try_one(seed: int, originals: list[Path], work: Path, keep: Path) -> int:
     """Forge one trace, ask every command about it, and return how many complaints there are."""
     work.mkdir()
     trace = Forger(seed).forge(originals, work)
-    print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(f"seed {seed}", end="\r", file=sys.stderr, flush=True)
     faulthandler.dump_traceback_later(SECONDS_A_TRACE, exit=True)
     found = [said for command in COMMANDS if (said := complaint(command, trace, work)) is not None]
     faulthandler.cancel_dump_traceback_later()
