@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.columns import Integers, coded, numbers
+from overflow_analyzer.columns import Integers, coded, numbers, pieces
 from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.schema import COUNT_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from overflow_analyzer.parts import RowGroup
     from overflow_analyzer.trace import RankTrace
 
 __all__ = ["BadRow", "Moment", "RowKey", "bad_rows", "ignored_rows"]
@@ -67,24 +66,22 @@ def bad_rows(rank: RankTrace, *, batch: int | None = None) -> Iterator[BadRow]:
     Raises:
         DamagedTraceError: A row group that may hold one cannot be read.
     """
-    for group in _suspects(rank, batch):
-        at = _nonfinite_positions(rank.read(group, COUNT_COLUMNS))
-        if len(at):
-            yield from _rows_at(rank.read(group, _COLUMNS), at, batch)
-    yield from _rows_at(rank.ring, _nonfinite_positions(rank.ring), batch)
+    for table in _suspects(rank, [*COUNT_COLUMNS, *_COLUMNS], batch):
+        yield from _rows_at(table, _nonfinite_positions(table), batch)
 
 
 def ignored_rows(rank: RankTrace) -> int:
     """Count the rows whose inf or nan was noted as intended; reads what the statistics do not prove finite."""
-    columns = [*COUNT_COLUMNS, "note"]
-    tables = (*(rank.read(group, columns) for group in _suspects(rank, None)), rank.ring)
+    tables = _suspects(rank, [*COUNT_COLUMNS, "note"])
     return sum(int(np.count_nonzero(_intended(table)[_nonfinite_positions(table)])) for table in tables)
 
 
-def _suspects(rank: RankTrace, batch: int | None) -> Iterator[RowGroup]:
+def _suspects(rank: RankTrace, columns: Sequence[str], batch: int | None = None) -> Iterator[pa.Table]:
+    """Yield the rows that nothing proves finite."""
     for group in rank.row_groups:
         if not group.finite and (batch is None or group.first_batch <= batch <= group.last_batch):
-            yield group
+            yield from pieces(rank, group, columns)
+    yield rank.ring
 
 
 def _nonfinite_positions(table: pa.Table) -> Integers:

@@ -2,36 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from overflow_analyzer.parts import stream_row_group
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import pyarrow as pa
 
-__all__ = ["Integers", "coded", "numbers", "rows_where"]
+    from overflow_analyzer.parts import RowGroup
+    from overflow_analyzer.trace import RankTrace
+
+__all__ = ["Integers", "coded", "numbers", "pieces", "rows_where"]
+
+_READ_WHOLE: Final = 1 << 16  # rows of a group; larger ones are streamed, in memory that is used again
 
 Integers = npt.NDArray[np.int64]
 
 
+def pieces(rank: RankTrace, group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield a rank's rows of one row group in order, a few ten thousand at a time.
+
+    Args:
+        rank: Whose rows.
+        group: One of its ``row_groups``.
+        columns: Names of ``schema.SCHEMA``; None for all.
+
+    Raises:
+        DamagedTraceError: Its pages cannot be read.
+    """
+    if group.rows > _READ_WHOLE and group.first_rank == group.last_rank:
+        yield from stream_row_group(group, columns)
+    else:
+        yield rank.read(group, columns)
+
+
 def numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    """Return a column of numbers; a null is nan, and then integers are float64."""
-    values: npt.NDArray[Any] = table[name].to_numpy()
-    return values
+    """Return a column of numbers; where it has nulls as float64, a null being nan."""
+    values, absent = _plain(table[name].combine_chunks())
+    return values if absent is None else np.where(absent, np.nan, values)
 
 
 def coded(table: pa.Table, name: str) -> tuple[Integers, list[Any]]:
     """Return a column of names as codes (-1 is null) and the names they stand for."""
     column = table[name].unify_dictionaries().combine_chunks()
-    codes: Integers = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return codes, column.dictionary.to_pylist()
+    codes, absent = _plain(column.indices)
+    return (codes if absent is None else np.where(absent, -1, codes)), column.dictionary.to_pylist()
+
+
+def _plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Return an Arrow array's values and which are null (None: none), by its buffers.
+
+    Arrow's own conversion imports pandas where that is installed: longer than a whole search takes.
+    """
+    validity, data = array.buffers()
+    stop = array.offset + len(array)
+    if data is None:  # no element
+        return np.empty(0, array.type.to_pandas_dtype()), None
+    values = np.frombuffer(data, array.type.to_pandas_dtype(), count=stop)[array.offset :]
+    if validity is None or not array.null_count:
+        return values, None
+    present = np.unpackbits(np.frombuffer(validity, np.uint8), count=stop, bitorder="little")[array.offset :]
+    return values, present == 0
 
 
 def rows_where(table: pa.Table, **names: str) -> Integers:
     """Return the positions of the rows whose name columns have these values."""
-    wanted = np.ones(table.num_rows, dtype=bool)
+    found: Integers = np.arange(table.num_rows)
     for column, value in names.items():
         codes, values = coded(table, column)
-        wanted &= np.isin(codes, [code for code, one in enumerate(values) if one == value])
-    return np.flatnonzero(wanted)
+        some = codes[found]
+        matching = [some == code for code, one in enumerate(values) if one == value]
+        found = found[np.logical_or.reduce(matching)] if matching else found[:0]
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.bad_rows import ignored_rows
+from overflow_analyzer.columns import coded
+from overflow_analyzer.parts import stream_row_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -139,9 +141,8 @@ def _losses(rank: RankTrace) -> Iterable[str]:
 
 def _compiled(rank: RankTrace) -> Iterable[str]:
     """Look at the first rows only: a model is compiled as a whole or at its top levels, in every batch the same."""
-    tables = rank.row_groups[:1]
-    table = rank.read(tables[0], ["module_class"]) if tables else rank.ring
-    classes = table["module_class"].unify_dictionaries()
-    compiled = any(_COMPILED_CLASS in chunk.dictionary.to_pylist() for chunk in classes.chunks)
-    if compiled or rank.run.model_class == _COMPILED_CLASS:
+    groups = rank.row_groups[:1]
+    table = next(stream_row_group(groups[0], ["module_class"]), rank.ring) if groups else rank.ring
+    _, classes = coded(table, "module_class")
+    if _COMPILED_CLASS in classes or rank.run.model_class == _COMPILED_CLASS:
         yield "Modules inside regions compiled by torch.compile run without hooks and are not in the trace."

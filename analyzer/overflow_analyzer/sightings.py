@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from overflow_analyzer.columns import Integers, numbers, rows_where
+from overflow_analyzer.columns import Integers, numbers, pieces, rows_where
+from overflow_analyzer.frames import frames_from_tables
 from overflow_analyzer.schema import COUNT_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -35,6 +36,7 @@ LOSS_SCALE: Final = "loss_scale"
 """The context of the row, of role value, that says a GradScaler is in use."""
 
 _END: Final = 2**63 - 1
+_ROWS_AT_ONCE: Final = 256  # become Python objects: often no more are asked for
 _MOST_ROWS: Final = 2_000_000  # that are looked through for one tensor's past
 _MOMENT: Final = ("batch_number", "frame_number", "optimizer_step")
 _COLUMNS: Final = ("module_name", "role", "context", *_MOMENT, "finite_abs_max", *COUNT_COLUMNS)
@@ -61,16 +63,18 @@ def sightings(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) -> 
         before: A frame number; only earlier frames count.
         limit: How many at most. Fewer come back where the trace is so large that looking further would take long.
     """
-    found: deque[Sighting] = deque()
+    found: list[Sighting] = []
     rows = 0
-    for table in _backwards(rank, _COLUMNS, before):
-        at = rows_where(table, **key._asdict())
-        at = at[numbers(table, "frame_number")[at] < before]
-        found.extendleft(reversed(_looks(table, at[-limit:])))
-        rows += table.num_rows
+    for tables in _backwards(rank, _COLUMNS, before):
+        latest: deque[Sighting] = deque(maxlen=limit)
+        for table in _until(tables, before):
+            at = rows_where(table, **key._asdict())
+            latest.extend(_looks(table, at[numbers(table, "frame_number")[at] < before][-limit:]))
+            rows += table.num_rows
+        found = [*latest, *found]
         if len(found) >= limit or rows >= _MOST_ROWS:
             break
-    return tuple(found)[-limit:]
+    return tuple(found[-limit:])
 
 
 def sightings_in_batch(rank: RankTrace, key: RowKey, batch: int) -> tuple[Sighting, ...]:
@@ -101,19 +105,33 @@ def loss_scale_in(rank: RankTrace, batch: int) -> bool:
 
 def last_moment(rank: RankTrace) -> Moment | None:
     """Return when the last recorded row was; None where the rank has none."""
-    for table in _backwards(rank, _MOMENT, _END):
-        if table.num_rows:
-            batch, frame, step = (table[name][-1].as_py() for name in _MOMENT)
-            return Sighting(batch, frame, step, None, nonfinite=False)
+    for tables in _backwards(rank, _MOMENT, _END):
+        last: Moment | None = None
+        for table in tables:
+            last = _last(table) or last
+        if last is not None:
+            return last
     return None
+
+
+def _last(table: pa.Table) -> Moment | None:
+    if not table.num_rows:
+        return None
+    batch, frame, step = (table[name][-1].as_py() for name in _MOMENT)
+    return Sighting(batch, frame, step, None, nonfinite=False)
 
 
 def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
     """Return the number of the ``count``-th recorded frame before a frame; of the first one where there are fewer."""
     found: set[int] = {frame_number}
-    for table in _backwards(rank, ["frame_number"], frame_number):
-        earlier = numbers(table, "frame_number")
-        found.update(np.unique(earlier[earlier < frame_number])[-count:].tolist())
+    for tables in _backwards(rank, ["frame_number"], frame_number):
+        latest: deque[int] = deque(maxlen=count + 1)  # one may be told twice, where it lies across two pieces
+        for table in _until(tables, frame_number):
+            some = numbers(table, "frame_number")
+            earlier = some[some < frame_number]
+            # Rows stand in order of frames: where the number changes a frame begins.
+            latest.extend(earlier[np.flatnonzero(np.diff(earlier, prepend=-1))[-count:]].tolist())
+        found.update(latest)
         if len(found) > count:
             break
     return sorted(found)[-count - 1 :][0]
@@ -121,13 +139,35 @@ def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
 
 def frames_from(rank: RankTrace, frame_number: int) -> Iterator[Frame]:
     """Yield the frames from a frame on, in order, reading only as far as is asked for."""
-    return rank.frames(frames=range(frame_number, _END))
+    return frames_from_tables(_tables_from(rank, frame_number))
 
 
-def _backwards(rank: RankTrace, columns: Sequence[str], before: int) -> Iterator[pa.Table]:
-    """Yield tables that may hold frames before a frame, the latest first."""
+def _tables_from(rank: RankTrace, frame_number: int) -> Iterator[pa.Table]:
+    for group in rank.row_groups:
+        if group.last_frame >= frame_number:
+            for table in pieces(rank, group):
+                yield from _cut(table, frame_number)
+    yield from _cut(rank.ring, frame_number)
+
+
+def _cut(table: pa.Table, frame_number: int) -> Iterator[pa.Table]:
+    """Yield a few rows at a time from a frame on; rows of one rank stand in order of frames."""
+    start = int(np.searchsorted(numbers(table, "frame_number"), frame_number))
+    return (table.slice(at, _ROWS_AT_ONCE) for at in range(start, table.num_rows, _ROWS_AT_ONCE))
+
+
+def _until(tables: Iterable[pa.Table], frame_number: int) -> Iterator[pa.Table]:
+    """Yield tables up to the one in which a frame begins; rows of one rank stand in order of frames."""
+    for table in tables:
+        yield table
+        if table.num_rows and table["frame_number"][-1].as_py() >= frame_number:
+            return
+
+
+def _backwards(rank: RankTrace, columns: Sequence[str], before: int) -> Iterator[Iterable[pa.Table]]:
+    """Yield what may hold frames before a frame, the latest row group first, the rows of each in order."""
     if rank.ring.num_rows:
-        yield rank.ring.select(list(columns))
+        yield [rank.ring]
     for group in reversed(rank.row_groups):
         if group.first_frame < before:
-            yield rank.read(group, columns)
+            yield pieces(rank, group, columns)
