@@ -64,7 +64,7 @@ def test_every_command_has_help_with_an_example_and_help_for_each_option(name: s
 
     # THEN it shows a line that runs, and no option is left unexplained
     assert ran.code == 0
-    assert f"  overflow-analyze {name} " in ran.out.split("Example:", 1)[1]
+    assert ran.out.split("\n  Example:\n", 1)[1].startswith(f"    overflow-analyze {name} ")
     command = group.get_command(None, name)  # type: ignore[arg-type]  # the context is not used
     assert command is not None
     assert all(option.help for option in command.params if isinstance(option, click.Option))

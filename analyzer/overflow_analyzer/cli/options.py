@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -23,7 +24,7 @@ class TraceCommand(click.Command):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         if self.help is not None:
-            self.help = self.help.replace(_EXAMPLE, f"\b\n{_EXAMPLE}")
+            self.help = inspect.cleandoc(self.help).replace(_EXAMPLE, f"\b\n{_EXAMPLE}")
 
 
 def trace_argument(name: str = "trace") -> Decorator:
