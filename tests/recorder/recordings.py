@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
 
 from overflow_analyzer import open_trace
 from overflow_recorder import TraceRecorder
@@ -70,6 +72,37 @@ def entry(frame: Frame, context: str) -> Entry:
     """The only entry of that context."""
     (found,) = (one for one in frame.entries if one.context == context)
     return found
+
+
+def notes_of(path: Path) -> list[str]:
+    """What RunInfo says was not seen."""
+    return list(open_trace(path).ranks[0].run.notes)
+
+
+# Hooks, as torch keeps them.
+
+
+def hooks_on(model: nn.Module) -> list[Any]:
+    """Every hook of torch's that is on a model or its parameters."""
+    found = [hook for module in model.modules() for hooks in _dictionaries(module) for hook in hooks.values()]
+    for parameter in model.parameters():
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            found += (getattr(parameter, name, None) or {}).values()
+    return found
+
+
+def _dictionaries(module: nn.Module) -> list[dict[int, Any]]:
+    return [value for key, value in vars(module).items() if key.endswith("hooks") and "hook" in key]
+
+
+def global_hooks() -> list[Any]:
+    """Every hook of torch's that is on all modules or optimizers."""
+    names = [name for name in vars(torch_module) if name.startswith("_global_") and name.endswith("_hooks")]
+    dictionaries = [getattr(torch_module, name) for name in names]
+    names = [name for name in vars(torch_optimizer) if name.startswith("_global_optimizer_") and "_hooks" in name]
+    dictionaries += [getattr(torch_optimizer, name) for name in names]
+    assert len(dictionaries) > 5  # torch still calls them so
+    return [hook for hooks in dictionaries for hook in hooks.values()]
 
 
 # The oracle.

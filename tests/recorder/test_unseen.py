@@ -1,0 +1,89 @@
+"""What is not seen is said plainly: never silently nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+
+from overflow_recorder import RecorderWarning, TraceRecorder
+from tests.recorder.recordings import Forward, notes_of, record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+X = torch.ones(1, 2)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_child_is_skipped_with_one_warning(tmp_path: Path) -> None:
+    # GIVEN
+    model = nn.Sequential(nn.Linear(2, 2), torch.jit.script(mlp()))
+
+    # WHEN
+    with pytest.warns(RecorderWarning, match="module '1' is a ScriptModule") as caught:
+        frames = record(model, tmp_path / "run", lambda: [model(X) for _ in range(3)])
+
+    # THEN
+    assert len(caught) == 1
+    assert [frame.module_name for frame in frames] == ["0", ""] * 3
+    assert notes_of(tmp_path / "run") == [
+        "1: a ScriptModule runs without Python; the modules inside it are not recorded"
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_traced_child_is_recorded_from_outside(tmp_path: Path) -> None:
+    # GIVEN
+    model = nn.Sequential(nn.Linear(2, 2), torch.jit.trace(mlp(), X))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    # WHEN
+    with pytest.warns(RecorderWarning, match="it is recorded from outside") as caught:
+        frames = record(model, tmp_path / "run", lambda: model(X))
+
+    # THEN
+    assert len(caught) == 1
+    assert [frame.module_name for frame in frames] == ["0", "1", ""]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_that_is_a_script(tmp_path: Path) -> None:
+    model = torch.jit.script(mlp())
+    with pytest.warns(RecorderWarning) as caught, TraceRecorder(model, tmp_path / "run"):
+        model(X)
+    assert len(caught) == 2
+    assert str(caught[1].message) == ("nothing was recorded: the model is a ScriptModule, which runs without Python")
+
+
+def test_a_model_without_any_batch_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    with pytest.warns(RecorderWarning, match="^nothing was recorded: no forward of the model was seen") as caught:
+        TraceRecorder(mlp(), tmp_path / "run").start().close()
+    assert len(caught) == 1
+
+
+def test_batches_that_were_asked_for_and_never_reached(tmp_path: Path) -> None:
+    model = mlp()
+    recorder = TraceRecorder(model, tmp_path / "run", trace_batch_nums=[7]).start()
+    for _ in range(2):
+        model(X)
+    with pytest.warns(RecorderWarning, match=r"^nothing was recorded: the run ended in batch 1, before any batch"):
+        recorder.close()
+
+
+def test_modules_whose_weights_another_module_uses_are_named(tmp_path: Path) -> None:
+    model = Forward(lambda unused, used, x: used(x) @ unused.weight, nn.Linear(2, 2), nn.Linear(2, 2))
+    record(model, tmp_path / "run", lambda: model(X))
+    (note,) = notes_of(tmp_path / "run")
+    assert note.startswith("0: never called by itself")
+
+
+def test_a_loop_that_never_calls_the_root_is_told_of_step(tmp_path: Path) -> None:
+    model = mlp()
+    record(model, tmp_path / "run", lambda: [model[0](X) for _ in range(2)])
+    assert "the root's forward was never called, so every frame counts as batch 0" in notes_of(tmp_path / "run")
