@@ -84,7 +84,7 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
 
 def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
     numbers, every = options.get("trace_batch_nums"), options.get("every_n_batches")
-    sampled = f"every {every}th batch" if type(every) is int and every > 1 else ""
+    sampled = f"one batch in {every}" if type(every) is int and every > 1 else ""
     if numbers:
         named = f"{'batch' if len(numbers) == 1 else 'batches'} {_numbers(numbers)}"
         if every != 1 and not _all_batches(rank, numbers):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from overflow_analyzer.causes import Cause
     from overflow_analyzer.frames import Entry, Frame
     from overflow_analyzer.run_info import RunInfo
 
@@ -77,3 +78,13 @@ def found(
     finding = find(path, frames, run, batch=batch, window=window)
     assert finding is not None
     return finding
+
+
+def cause_of(path: Path, *frames: Frame, run: RunInfo = RUN) -> Cause:
+    """The cause of the first inf/nan in these frames."""
+    return found(path, frames, run).cause
+
+
+def only_cause(path: Path, module_class: str, *entries: Entry) -> Cause:
+    """The cause in a trace of one frame."""
+    return cause_of(path, frame(0, 0, "m", *entries, in_batch=0, module_class=module_class))

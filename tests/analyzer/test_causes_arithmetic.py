@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.analyzer.findings import absorbing, bad, found, making, passing
+from tests.analyzer.findings import bad, cause_of, only_cause
 from tests.traces import frame, tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overflow_analyzer.causes import Cause
     from overflow_analyzer.frames import Entry, Frame
-
-
-def zeros(role: Any, context: str, **changes: Any) -> Entry:
-    return tensor(role, context, abs_min=0.0, abs_max=0.0, **changes)
-
-
-def cause_of(path: Path, *frames: Frame) -> Cause:
-    return found(path, frames).cause
-
-
-def only(path: Path, module_class: str, *entries: Entry) -> Cause:
-    """The cause in a trace of one frame."""
-    return cause_of(path, frame(0, 0, "m", *entries, in_batch=0, module_class=module_class))
 
 
 # --- overflow
 
 
 def test_inf_beside_figures_near_the_limit_is_an_overflow(tmp_path: Path) -> None:
-    cause = only(tmp_path, "Gate", tensor("input", "input[0]", abs_max=40000.0), bad("output", "output", inf=1))
+    cause = only_cause(tmp_path, "Gate", tensor("input", "input[0]", abs_max=40000.0), bad("output", "output", inf=1))
     assert (cause.name, cause.confidence) == ("overflow", "likely")
     assert cause.evidence[0] == "input[0]: 4.00e+04 is 61.1% of float16's 65504"  # 40000 / 65504 = 0.61065
 
 
 def test_nan_beside_figures_near_the_limit_is_possibly_one(tmp_path: Path) -> None:
-    cause = only(tmp_path, "Gate", tensor("input", "input[0]", abs_max=40000.0), bad("output", "output", nan=1))
+    cause = only_cause(tmp_path, "Gate", tensor("input", "input[0]", abs_max=40000.0), bad("output", "output", nan=1))
     assert (cause.name, cause.confidence) == ("overflow", "possible")
 
 
 def test_the_finite_part_of_the_bad_tensor_counts_too(tmp_path: Path) -> None:
-    cause = only(tmp_path, "Gate", tensor("input", "input[0]"), bad("output", "output", inf=1, finite_abs_max=65000.0))
+    cause = only_cause(
+        tmp_path, "Gate", tensor("input", "input[0]"), bad("output", "output", inf=1, finite_abs_max=65000.0)
+    )
     assert cause.evidence[0] == "output: 6.50e+04 is 99.2% of float16's 65504"  # 65000 / 65504 = 0.99231
 
 
@@ -60,18 +45,18 @@ def linear(weight: float, value: float, **changes: Any) -> tuple[Entry, ...]:
 
 def test_a_linear_layer_whose_sums_can_reach_the_limit_overflowed(tmp_path: Path) -> None:
     # GIVEN rows of 64 products of up to 4 x 300 = 1200: 76800 in all
-    cause = only(tmp_path, "Linear", *linear(4.0, 300.0))
+    cause = only_cause(tmp_path, "Linear", *linear(4.0, 300.0))
     assert (cause.name, cause.confidence) == ("overflow", "likely")
     assert "a sum of 64 products of up to 4.00e+00 x 3.00e+02 can reach 7.68e+04" in cause.evidence
 
 
 def test_a_linear_layer_whose_sums_cannot_reach_the_limit_did_not(tmp_path: Path) -> None:
     # GIVEN 64 x 4 x 200 = 51200, which float16 holds
-    assert only(tmp_path, "Linear", *linear(4.0, 200.0)).name == "unknown"
+    assert only_cause(tmp_path, "Linear", *linear(4.0, 200.0)).name == "unknown"
 
 
 def test_a_square_that_does_not_fit_is_possible(tmp_path: Path) -> None:
-    cause = only(tmp_path, "RMSNorm", tensor("input", "x", abs_max=300.0), bad("output", "output", inf=1))
+    cause = only_cause(tmp_path, "RMSNorm", tensor("input", "x", abs_max=300.0), bad("output", "output", inf=1))
     assert (cause.name, cause.confidence) == ("overflow", "possible")
     assert "its square, 9.00e+04, does not fit float16's 65504" in cause.evidence[0]
 
@@ -79,29 +64,29 @@ def test_a_square_that_does_not_fit_is_possible(tmp_path: Path) -> None:
 def test_an_exponential_is_only_claimed_of_what_is_called_one(tmp_path: Path) -> None:
     entries = (tensor("input", "x", abs_max=20.0), bad("output", "output", inf=1))
     assert (
-        only(tmp_path / "a", "Exp", *entries)
+        only_cause(tmp_path / "a", "Exp", *entries)
         .evidence[0]
         .startswith("x has an abs max of 2.00e+01: exp of more than 11.1")
     )
-    assert only(tmp_path / "b", "Gate", *entries).name == "unknown"
+    assert only_cause(tmp_path / "b", "Gate", *entries).name == "unknown"
 
 
 def test_figures_of_another_format_are_not_held_against_the_limit(tmp_path: Path) -> None:
     # GIVEN token numbers of 60000 beside a float16 inf
     tokens = tensor("input", "ids", abs_max=60000.0, dtype="int64")
-    assert only(tmp_path, "Gate", tokens, bad("output", "output", inf=1)).name == "unknown"
+    assert only_cause(tmp_path, "Gate", tokens, bad("output", "output", inf=1)).name == "unknown"
 
 
 def test_a_format_without_inf_overflows_to_nan(tmp_path: Path) -> None:
     near = tensor("input", "x", abs_max=440.0, dtype="float8_e4m3fn")
-    cause = only(tmp_path, "Cast", near, bad("output", "output", nan=1, dtype="float8_e4m3fn"))
+    cause = only_cause(tmp_path, "Cast", near, bad("output", "output", nan=1, dtype="float8_e4m3fn"))
     assert (cause.name, cause.confidence) == ("overflow", "likely")
     assert "float8_e4m3fn's 448" in cause.evidence[0]
 
 
 def test_float32_has_no_wider_format_to_go_to(tmp_path: Path) -> None:
     large = tensor("input", "x", abs_max=3e38, dtype="float32")
-    cause = only(tmp_path, "Gate", large, bad("output", "output", inf=1, dtype="float32"))
+    cause = only_cause(tmp_path, "Gate", large, bad("output", "output", inf=1, dtype="float32"))
     assert "bfloat16" not in cause.next_step
 
 
@@ -125,14 +110,14 @@ def test_growth_over_batches_is_told_in_bits(tmp_path: Path) -> None:
 
 def test_a_wider_value_that_does_not_fit_was_cast(tmp_path: Path) -> None:
     wide = tensor("input", "x", abs_max=7e4, dtype="float32")
-    cause = only(tmp_path, "Linear", wide, bad("output", "output", inf=1))
+    cause = only_cause(tmp_path, "Linear", wide, bad("output", "output", inf=1))
     assert (cause.name, cause.confidence) == ("precision-cast", "likely")
     assert cause.evidence[0] == "x is float32: 7.00e+04 is 106.9% of float16's 65504"  # 70000 / 65504 = 1.06864
 
 
 def test_a_wider_value_that_fits_was_not_the_cast(tmp_path: Path) -> None:
     wide = tensor("input", "x", abs_max=100.0, dtype="float32")
-    assert only(tmp_path, "Gate", wide, bad("output", "output", inf=1)).name != "precision-cast"
+    assert only_cause(tmp_path, "Gate", wide, bad("output", "output", inf=1)).name != "precision-cast"
 
 
 def test_between_modules_the_output_before_is_what_was_cast(tmp_path: Path) -> None:
@@ -154,19 +139,19 @@ def test_one_mask_at_the_limit_needs_something_that_pushes_it_over(tmp_path: Pat
     # GIVEN float16, whose largest values are 32 apart: 16 more is what rounds to inf
     mask = tensor("input", "mask", abs_max=LIMIT)
     entries = (mask, tensor("input", "scores", abs_max=16.0), bad("output", "output", neginf=1))
-    cause = only(tmp_path, "Add", *entries)
+    cause = only_cause(tmp_path, "Add", *entries)
     assert (cause.name, cause.confidence) == ("masks-added", "likely")
 
 
 def test_smaller_scores_do_not(tmp_path: Path) -> None:
     mask = tensor("input", "mask", abs_max=LIMIT)
     entries = (mask, tensor("input", "scores", abs_max=15.0), bad("output", "output", neginf=1))
-    assert only(tmp_path, "Add", *entries).name != "masks-added"
+    assert only_cause(tmp_path, "Add", *entries).name != "masks-added"
 
 
 def test_a_positive_inf_is_no_sum_of_masks(tmp_path: Path) -> None:
     mask = tensor("input", "mask", abs_max=LIMIT)
-    assert only(tmp_path, "Add", mask, mask, bad("output", "output", inf=1)).name == "overflow"
+    assert only_cause(tmp_path, "Add", mask, mask, bad("output", "output", inf=1)).name == "overflow"
 
 
 def softmax(neginf: int, nan: int, module_class: str = "Softmax") -> tuple[Frame, Frame]:
@@ -192,111 +177,3 @@ def test_what_is_no_softmax_is_not_called_one(tmp_path: Path) -> None:
 
 def test_inside_an_attention_it_is_likely(tmp_path: Path) -> None:
     assert cause_of(tmp_path, *softmax(5, 5, "SelfAttention")).confidence == "likely"
-
-
-# --- zeros
-
-
-def test_zeros_in_and_nan_out_is_a_division(tmp_path: Path) -> None:
-    cause = only(tmp_path, "Normalize", zeros("input", "x"), bad("output", "output", nan=4))
-    assert (cause.name, cause.confidence) == ("division-by-zero", "likely")
-
-
-def test_where_zeros_came_from_is_told(tmp_path: Path) -> None:
-    relu = frame(0, 0, "relu", tensor("input", "x"), zeros("output", "output"), in_batch=0, module_class="ReLU")
-    divide = frame(1, 0, "divide", zeros("input", "x"), bad("output", "output", nan=4))
-    cause = cause_of(tmp_path, relu, divide)
-    assert cause.name == "division-by-zero"
-    assert "zeros of the same shape came out of relu (ReLU) before, in batch 0, frame 0" in cause.evidence
-
-
-def test_products_that_vanished_before_are_an_underflow(tmp_path: Path) -> None:
-    # GIVEN 1e-5 x 1e-4 = 1e-9, and the smallest float16 is 2**-24 = 5.96e-8: log2(5.96e-8 / 1e-9) = 5.9 bits
-    small = tensor("input", "x", abs_max=1e-5)
-    weight = tensor("weight", "weight", abs_max=1e-4)
-    scale = frame(0, 0, "scale", weight, small, zeros("output", "output"), in_batch=0, module_class="Scale")
-    divide = frame(1, 0, "divide", zeros("input", "x"), bad("output", "output", nan=4))
-    cause = cause_of(tmp_path, scale, divide)
-    assert (cause.name, cause.confidence) == ("underflow", "likely")
-    assert math.log2(2.0**-24 / 1e-9) == pytest.approx(5.9, abs=0.05)
-    assert (
-        "the product with 1.00e-05 lies 5.9 bits below float16's smallest value, 5.96e-08, and becomes 0"
-        in (cause.evidence[1])
-    )
-
-
-def test_in_float64_no_square_of_an_ordinary_figure_vanishes(tmp_path: Path) -> None:
-    small = tensor("input", "x", abs_max=1e-100, dtype="float64")
-    assert only(tmp_path, "Normalize", small, bad("output", "output", nan=4, dtype="float64")).name != "underflow"
-
-
-def test_a_float64_square_too_small_for_float64_itself_is_still_told(tmp_path: Path) -> None:
-    tiny = tensor("input", "x", abs_max=1e-300, dtype="float64")
-    cause = only(tmp_path, "LayerNorm", tiny, bad("output", "output", inf=4, dtype="float64"))
-    assert cause.name == "underflow"
-    assert "919.2 bits below" in cause.evidence[1]  # 1e-600 is 2**-1993.16, the smallest value 2**-1074
-
-
-def test_zeros_among_other_figures_are_only_possible(tmp_path: Path) -> None:
-    some = tensor("input", "x", abs_min=0.0)
-    cause = only(tmp_path, "Reciprocal", some, bad("output", "output", inf=1))
-    assert (cause.name, cause.confidence) == ("division-by-zero", "possible")
-
-
-def test_one_magnitude_everywhere_is_a_variance_of_zero_in_a_norm(tmp_path: Path) -> None:
-    same = tensor("input", "x", abs_min=2.0, abs_max=2.0)
-    cause = only(tmp_path, "MyLayerNorm", same, bad("output", "output", nan=4))
-    assert (cause.name, cause.confidence) == ("division-by-zero", "possible")
-
-
-def test_an_inf_divisor_that_is_no_single_element_is_only_possible(tmp_path: Path) -> None:
-    divisor = bad("input", "input[1]", inf=4)
-    cause = only(tmp_path, "Mean", tensor("input", "input[0]"), divisor, zeros("output", "output"))
-    assert (cause.name, cause.confidence) == ("divisor-overflow", "possible")
-
-
-# --- functions that are not defined everywhere
-
-
-def test_minus_inf_from_zeros_is_possibly_a_logarithm(tmp_path: Path) -> None:
-    some = tensor("input", "x", abs_min=0.0)
-    cause = only(tmp_path, "Head", some, bad("output", "output", neginf=1))
-    assert (cause.name, cause.confidence) == ("out-of-domain", "possible")
-
-
-@pytest.mark.parametrize(("zero_count", "confidence"), [(1, "likely"), (2, "possible")])
-def test_as_many_zeros_as_minus_inf_make_it_likely(tmp_path: Path, zero_count: int, confidence: str) -> None:
-    some = tensor("input", "x", abs_min=0.0, zero_count=zero_count)
-    assert only(tmp_path, "Head", some, bad("output", "output", neginf=1)).confidence == confidence
-
-
-def test_nan_from_ordinary_figures_does_not_claim_a_sign(tmp_path: Path) -> None:
-    cause = only(tmp_path, "Head", tensor("input", "x"), bad("output", "output", nan=1))
-    assert (cause.name, cause.confidence) == ("out-of-domain", "possible")
-    assert "a trace holds magnitudes, not signs" in cause.evidence[-1]
-
-
-def test_nan_from_a_module_called_sqrt_is_likely(tmp_path: Path) -> None:
-    assert only(tmp_path, "Sqrt", tensor("input", "x"), bad("output", "output", nan=1)).confidence == "likely"
-
-
-def test_a_module_with_others_inside_is_not_reduced_to_one_function(tmp_path: Path) -> None:
-    # GIVEN zeros inside a block that gives nan out: a division inside would do it too
-    inner = frame(0, 0, "block.relu", tensor("input", "x"), tensor("output", "output", abs_min=0.0), in_batch=0)
-    assert cause_of(tmp_path, inner, making(1, 0, "block")).name == "unknown"
-
-
-# --- what goes nowhere
-
-
-def test_a_mask_that_is_absorbed_is_told_how_to_be_ignored(tmp_path: Path) -> None:
-    mask = bad("input", "input[mask]", neginf=2)
-    attention = frame(0, 0, "layer.attention", mask, tensor("output", "output"), in_batch=0)
-    cause = cause_of(tmp_path, attention, passing(1, 0, ""))
-    assert cause.name == "absorbed"
-    assert 'ignore=("layer.attention:input[mask]",)' in cause.next_step
-    assert "it is -inf alone, which is consistent with a mask" in cause.evidence
-
-
-def test_an_absorption_that_only_a_consumer_shows_is_possible(tmp_path: Path) -> None:
-    assert cause_of(tmp_path, making(0, 0, "a", in_batch=0), absorbing(1, 0, "b")).confidence == "possible"

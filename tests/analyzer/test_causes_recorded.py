@@ -74,6 +74,13 @@ def test_every_cause_is_documented_and_no_other() -> None:
     assert documented == list(CAUSES)
 
 
+def test_the_documented_table_names_the_runs_of_each_cause() -> None:
+    table = re.findall(r"^\| ([a-z0-9-]+) \| (`.*`) \|", (ROOT / "docs" / "causes.md").read_text(), re.MULTILINE)
+    assert [cause for cause, _ in table] == list(CAUSES)
+    for cause, runs in table:
+        assert {EXPECTED[run][0] for run in re.findall(r"`([^`]*)`", runs)} == {cause}
+
+
 def test_a_healthy_run_has_no_finding() -> None:
     assert find_first_nonfinite(open_trace(ROOT / "fixtures" / "clean" / "trace.parquet")) is None
 
