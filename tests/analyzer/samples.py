@@ -129,3 +129,12 @@ def write_hostile(path: Path) -> Path:
     end = EndInfo("exception", 1_700_000_001_000_000_000, batch_number=0, reason=f"ValueError: {HOSTILE}")
     run = replace(RUN, model_class=HOSTILE, hostname=HOSTILE, command=(HOSTILE,), run_id=HOSTILE, end=end)
     return write_trace(path, frames, replace(run, options={**RUN.options, "ignore": [HOSTILE]}))
+
+
+def write_changed(path: Path) -> Path:
+    """The run without inf/nan again, but for one figure of its fifth frame."""
+    frames = two_batches()
+    *entries, last = frames[4].entries
+    changed = replace(entries[-1], abs_max=2.5, finite_abs_max=2.5)
+    frames[4] = replace(frames[4], entries=(*entries[:-1], changed, last))
+    return write_trace(path, frames)

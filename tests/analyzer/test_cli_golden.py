@@ -41,7 +41,7 @@ def name_of(trace: str, command: str, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("command", ["report", "info", "batch"])
+@pytest.mark.parametrize("command", ["report", "info", "batch", "top"])
 @pytest.mark.parametrize("trace", TRACES)
 def test_golden_output(trace: str, command: str, kind: str, tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     # GIVEN a trace
@@ -55,6 +55,20 @@ def test_golden_output(trace: str, command: str, kind: str, tmp_path: Path, gold
     golden(name_of(trace, command, kind), without_sizes(ran.out))
     if kind == "json":
         json.loads(ran.out, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("a", "b", "code"), [("clean", "clean", 0), ("clean", "changed", 1), ("well-known", "hostile", 1)]
+)
+def test_golden_diff(
+    *, a: str, b: str, code: int, kind: str, tmp_path: Path, golden: Callable[[str, str], None]
+) -> None:
+    for name, trace in (("a.parquet", a), ("b.parquet", b)):
+        {**TRACES, "changed": samples.write_changed}[trace](tmp_path / name)
+    ran = analyze("diff", "a.parquet", "b.parquet", "--format", kind)
+    assert ran.code == code
+    golden(name_of(f"{a}-{b}", "diff", kind), ran.out)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
