@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block
+from overflow_analyzer.diff.grouping import group_rows
+from overflow_analyzer.diff.tolerance import MOST_TOLERATED
 from overflow_analyzer.float_formats import FLOAT_FORMATS, float_format
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ Numbers = npt.NDArray[np.float64]
 
 COMPARED_FIGURES: Final = (*FIGURES, *COUNTS)
 _INTEGER_UNIT: Final = FLOAT_FORMATS["float64"].epsilon
+_SUMS_IN_ITSELF: Final = FLOAT_FORMATS["float32"].epsilon
 _STATE_ROLES: Final = ("weight", "optimizer_state")
+_PARAMETER_ROLES: Final = ("weight", "weight_grad")
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,10 @@ class Judge:
         self._tolerance = tolerance
         self._dtypes = dtypes
         self._state_roles = [roles.code(role) for role in _STATE_ROLES]
+        self._parameter_roles = [roles.code(role) for role in _PARAMETER_ROLES]
         self.coarseness = coarseness
         """The coarsest epsilon among the pairs so far that differed at all."""
+        self._first_step = 0
         self._batch: int | None = None
         self._coarseness_before_batch = 0.0
 
@@ -83,14 +89,16 @@ class Judge:
         rows = np.flatnonzero(unlike | reshaped | other_dtype)
         some_a, some_b, dtype_differs = a.take(rows), b.take(rows), other_dtype[rows]
         epsilon, subnormal = self._coarser(some_a, some_b)
-        limit = self._limits(some_a, some_b, epsilon)
-        found = _Found(limit, subnormal, self._tolerance)
+        inherited = self._inherit(some_a, epsilon, unlike[rows] | dtype_differs)
+        limit = self._limits(some_a, some_b, epsilon, inherited)
+        scale = self._parameter_scale(a, b, rows, inherited)
+        found = _Found(limit, self._least(subnormal, scale, limit))
         for at, figure in enumerate(FIGURES):
             found.add_figure(at, *_figure_and_scale(figure, some_a, some_b))
+        # Rounding makes zeros and unmakes them: their number is only judged where nothing has been rounded otherwise.
+        rounded = (dtype_differs | (inherited > 0)) & (not self._tolerance.exact)
         for at, count in enumerate(COUNTS, len(FIGURES)):
-            # Rounding to a coarser dtype makes zeros: across dtypes their number says nothing.
-            skip = dtype_differs if count == "zero_count" and not self._tolerance.exact else np.zeros(len(rows), bool)
-            found.add_count(at, some_a[count], some_b[count], skip)
+            found.add_count(at, some_a[count], some_b[count], rounded & (count == "zero_count"))
         beyond = found.beyond | reshaped[rows] | (dtype_differs if self._tolerance.exact else False)
         unit = np.where(epsilon > 0, epsilon, _INTEGER_UNIT)
         nonfinite = _is_nonfinite(some_a) != _is_nonfinite(some_b)
@@ -115,34 +123,63 @@ class Judge:
         coarser = np.where(epsilon[in_a] >= epsilon[in_b], in_a, in_b)
         return epsilon[coarser], np.maximum(subnormal[in_a], subnormal[in_b])
 
-    def _limits(self, a: Block, b: Block, epsilon: Numbers) -> Numbers:
+    def _limits(self, a: Block, b: Block, epsilon: Numbers, inherited: Numbers) -> Numbers:
         """Return the relative difference that is tolerated for each pair."""
         tolerance = self._tolerance
-        inherited = self._inherit(a, epsilon)
-        if tolerance.exact:
-            return np.zeros(len(a))
-        if tolerance.rtol is not None:
-            return np.full(len(a), tolerance.rtol)
-        is_state = np.isin(a["role"], self._state_roles)
-        depth = np.where(is_state, np.maximum(a["step"], b["step"]), np.maximum(a["in_batch"], b["in_batch"]))
+        if tolerance.exact or tolerance.rtol is not None:
+            return np.full(len(a), tolerance.rtol or 0.0)
+        frames, steps = np.maximum(a["in_batch"], b["in_batch"]), np.maximum(a["step"], b["step"])
+        # What agrees bit for bit hands no error on: depth counts from where rounding first made a difference.
+        updates = np.maximum(steps - self._first_step, 0)
+        depth = np.where(np.isin(a["role"], self._state_roles), updates, frames + updates)
         coarseness = np.where(epsilon > 0, np.maximum(epsilon, inherited), 0.0)
-        limits: Numbers = tolerance.slack * coarseness * np.sqrt(1.0 + depth)
-        return limits
+        # 16-bit products are summed in float32; what is summed in its own precision loses more to the order of sums.
+        slack = np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
+        limits = slack * coarseness * np.sqrt(1.0 + np.where(inherited > 0, depth, 0))
+        return np.minimum(limits, MOST_TOLERATED)
 
-    def _inherit(self, a: Block, epsilon: Numbers) -> Numbers:
-        """Return the coarsest epsilon before each pair; before its batch for a weight, which no forward changes."""
+    def _least(self, subnormal: Numbers, scale: Numbers, limit: Numbers) -> Numbers:
+        """Return the absolute difference that is tolerated for each pair."""
+        tolerance = self._tolerance
+        if tolerance.exact or tolerance.rtol is not None:
+            return np.full(len(limit), tolerance.atol)
+        return np.maximum(np.maximum(subnormal, tolerance.atol), limit * scale)
+
+    def _parameter_scale(self, a: Block, b: Block, rows: npt.NDArray[np.int64], inherited: Numbers) -> Numbers:
+        """Return for each of ``rows`` the largest magnitude among its module's parameters, or gradients; 0 for others.
+
+        A bias whose true gradient is zero is nothing but the rounding of its updates: once something has been rounded
+        otherwise, the parameters of a module are judged on the scale of the largest of them.
+        """
+        scale = np.zeros(len(rows))
+        wanted = np.isin(a["role"][rows], self._parameter_roles) & (inherited > 0)
+        if not wanted.any():
+            return scale
+        parameters = np.flatnonzero(np.isin(a["role"], self._parameter_roles))
+        groups = group_rows([a[name][parameters] for name in ("batch", "module", "role")])
+        largest = groups.spread(np.fmax, np.fmax(a["finite_abs_max"][parameters], b["finite_abs_max"][parameters]))
+        scale[wanted] = largest[np.searchsorted(parameters, rows[wanted])]
+        return scale
+
+    def _inherit(self, a: Block, epsilon: Numbers, unlike: Flags) -> Numbers:
+        """Return the coarsest epsilon of the differing pairs before each pair.
+
+        For a weight, which no forward changes, of those before its batch.
+        """
         if not len(a):
             return epsilon
-        running = np.maximum.accumulate(np.maximum(epsilon, self.coarseness))
+        running = np.maximum.accumulate(np.append(self.coarseness, np.where(unlike, epsilon, 0.0)))
         batches = a["batch"]
         starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
-        before = np.concatenate([[self.coarseness], running[starts[1:] - 1]])
+        before = running[starts]
         if self._batch == batches[0]:
             before[0] = self._coarseness_before_batch
         before_batch = np.repeat(before, np.diff(starts, append=len(batches)))
         self._batch, self._coarseness_before_batch = int(batches[-1]), float(before[-1])
+        if self.coarseness == 0.0 and running[-1] > 0:
+            self._first_step = int(a["step"][int(np.argmax(running > 0)) - 1])
         self.coarseness = float(running[-1])
-        return np.where(np.isin(a["role"], self._state_roles), before_batch, running)
+        return np.where(np.isin(a["role"], self._state_roles), before_batch, running[:-1])
 
 
 def _unlike(a: Block, b: Block) -> Flags:
@@ -174,12 +211,16 @@ def _is_nonfinite(block: Block) -> Flags:
 
 
 class _Found:
-    """Collects, figure by figure, what differs most in each row."""
+    """Collects, figure by figure, what differs most in each row: of those beyond tolerance, where there are any.
 
-    def __init__(self, limit: Numbers, subnormal: Numbers, tolerance: Tolerance) -> None:
+    Args:
+        limit: Relative difference that is tolerated for each row.
+        least: Absolute difference that is tolerated.
+    """
+
+    def __init__(self, limit: Numbers, least: Numbers) -> None:
         self._limit = limit
-        self._least = subnormal if tolerance.rtol is None and not tolerance.exact else np.zeros(len(limit))
-        self._least = np.maximum(self._least, tolerance.atol)
+        self._least = least
         self.relative = np.zeros(len(limit))
         self.figure = np.zeros(len(limit), np.int8)
         self.beyond = np.zeros(len(limit), bool)
@@ -203,7 +244,7 @@ class _Found:
         self._add(at, np.where(agree, 0.0, relative), ~agree)
 
     def _add(self, at: int, relative: Numbers, beyond: Flags) -> None:
-        larger = relative > self.relative
+        larger = (beyond > self.beyond) | ((beyond == self.beyond) & (relative > self.relative))
         self.relative = np.where(larger, relative, self.relative)
         self.figure[larger] = at
         self.beyond |= beyond

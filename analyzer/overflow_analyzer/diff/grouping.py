@@ -36,6 +36,13 @@ class Groups:
         reduced: list[int] = function.reduceat(values[self.order], self.starts).tolist() if len(self.starts) else []
         return reduced
 
+    def spread(self, function: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return for each row ``function`` reduced over its group's values."""
+        sizes = np.diff(self.starts, append=len(self.order))
+        spread = np.empty_like(values)
+        spread[self.order] = np.repeat(function.reduceat(values[self.order], self.starts), sizes)
+        return spread
+
 
 def group_rows(columns: Sequence[npt.NDArray[Any]]) -> Groups:
     """Group rows by the values of integer columns of equal length.

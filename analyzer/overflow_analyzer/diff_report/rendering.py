@@ -112,7 +112,8 @@ def _tolerance(diff: TraceDiff) -> str:
     absolute = f", and {tolerance.atol:g} absolute" if tolerance.atol else ""
     if tolerance.rtol is not None:
         return f"{tolerance.rtol:g} relative{absolute}"
-    return f"{tolerance.slack:g} epsilons of the coarser dtype, times the square root of the depth{absolute}"
+    slack = f"{tolerance.slack:g} epsilons of the coarser dtype, {2 * tolerance.slack:g} in float32 and float64"
+    return f"{slack}, more behind frames that differ already{absolute}"
 
 
 def _listing(listing: Listing, limit: int | None, *, markdown: bool, width: int | None) -> str:

@@ -69,7 +69,10 @@ def _change(first: Divergence) -> str:
         return f"is the first to differ, and its {_entry(first)} does already: it came in here"
     if first.kind == "weight":
         return f"is the first to differ, and its {_entry(first)} does already: {_update(first)}"
-    return f"is the first to differ, in its {_entry(first)}, while its inputs and weights agree: the module changed"
+    but = "" if first.exact_before else " but for rounding"
+    return (
+        f"is the first to differ, in its {_entry(first)}, while its inputs and weights agree{but}: the module changed"
+    )
 
 
 def _update(first: Divergence) -> str:
@@ -124,7 +127,7 @@ def figure_text(largest: FigureDifference) -> str:
     """Return a sentence with both values, their distance and what is tolerated."""
     name = _NAMES.get(largest.figure, largest.figure)
     values = f"{_capital(name)} is {number_text(largest.a)} in A and {number_text(largest.b)} in B"
-    if largest.relative in (0.0, float("inf")):
+    if largest.relative in (0.0, float("inf")) or largest.figure.endswith("_count"):
         return f"{values}."
     return (
         f"{values}: {largest.relative:.2g} relative, {largest.units:.3g} epsilons of the coarser dtype, "
