@@ -5,8 +5,8 @@
 The scaler starts so high that the first gradients are infinite: it skips that step and halves its scale, which is what
 it is for. Forward numbers are finite all the while, so detection stays silent and the run exits 0.
 
-Four micro-batches make one optimizer step. Left alone, the recorder counts each forward as a batch; ``recorder.step()``
-makes the optimizer's step the batch, so that "batch 3" means the same in the trace and in the training log.
+Four micro-batches make one optimizer step. Left alone, the recorder counts each forward as a batch; here the loop says
+which batch it is, so that "batch 3" means the same in the trace and in the training log.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> None:
 
     with TraceRecorder(model, path, every_n_batches=2, overwrite=True) as recorder:
         for step in range(10):
+            recorder.batch_number = step
             for _ in range(ACCUMULATED):
                 inputs, targets = torch.randn(32, 16), torch.randint(4, (32,))
                 with torch.autocast("cpu", dtype=torch.float16):
@@ -43,7 +44,6 @@ def main() -> None:
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-            recorder.step()
             if scaler.get_scale() < before:
                 print(f"step {step}: infinite gradients, skipped; the scale is now {scaler.get_scale():g}")
     print(f"recorded {path}")
