@@ -63,7 +63,7 @@ def render_headroom(
         return (
             "\n".join([*(f"{escape_markdown(line)}  " for line in head), "", table, *map(_item, notes)]).rstrip() + "\n"
         )
-    return "\n".join([*head, table.rstrip("\n"), *notes]) + "\n"
+    return "\n".join([*head, *table.splitlines(), *notes]) + "\n"
 
 
 def _item(line: str) -> str:
