@@ -36,7 +36,8 @@ class LossScale:
 def _find() -> GradScaler | None:
     # By type(), never isinstance: proxies among the live objects would run code of their own.
     for found in gc.get_objects():
-        if issubclass(type(found), torch.amp.GradScaler) and found._scale is not None:
+        # A scaler that is off has no scale; one that has not been used yet has None.
+        if issubclass(type(found), torch.amp.GradScaler) and getattr(found, "_scale", None) is not None:
             scaler: GradScaler = found
             return scaler
     return None

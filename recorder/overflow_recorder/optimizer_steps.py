@@ -32,7 +32,7 @@ class OptimizerSteps:
         self._model = model
         self._stepped = stepped
         self._fault = fault
-        self._ours: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._ours: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
         self._handle: RemovableHandle | None = None
 
     def attach(self) -> None:
@@ -54,9 +54,13 @@ class OptimizerSteps:
             self._fault(error)
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
-        ours = self._ours.get(optimizer)
-        if ours is None:
-            parameters = {id(parameter) for parameter in self._model.parameters()}
-            held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-            ours = self._ours[optimizer] = not parameters.isdisjoint(held)
-        return ours
+        held = sum(len(group["params"]) for group in optimizer.param_groups)
+        found = self._ours.get(optimizer)
+        if found is None or found[0] != held:  # it may be given more parameters later
+            found = self._ours[optimizer] = (held, self._holds_ours(optimizer))
+        return found[1]
+
+    def _holds_ours(self, optimizer: Optimizer) -> bool:
+        parameters = {id(parameter) for parameter in self._model.parameters()}
+        held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+        return not parameters.isdisjoint(held)
