@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from overflow_analyzer.float_formats import float_format
 from overflow_analyzer.frames import IGNORED_NOTE
+from overflow_analyzer.headroom_tally import COLUMNS, Nearest, Tally
 from overflow_analyzer.schema import COUNT_COLUMNS
 from overflow_analyzer.trace import open_trace
 
@@ -24,20 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["Alarm", "Headroom", "Look", "Watcher"]
 
 _NAMES: Final = ("module_name", "role", "context", "dtype")
-_COLUMNS: Final = ("frame_number", "batch_number", *_NAMES, "note", "finite_abs_max", *COUNT_COLUMNS)
+_COLUMNS: Final = ("frame_number", *COLUMNS)
 _MOST_ALARMS: Final = 10_000  # tensors that are remembered as alarmed about
 
 
 class Headroom(NamedTuple):
-    """How close a tensor came to its dtype's limit."""
+    """How close a module came to its format's limit."""
 
     bits: float
     """Doublings left; below 0 where the value is beyond the limit."""
     module_name: str
-    context: str
-    dtype: str
-    abs_max: float
-    """Of its finite elements."""
+    nearest: Nearest
 
 
 class Alarm(NamedTuple):
@@ -98,17 +96,17 @@ class Watcher:
             TraceError: The trace cannot be opened, or a row group cannot be read.
         """
         trace = open_trace(self._path)
-        largest: dict[tuple[str, ...], float] = {}
+        tally = Tally(limits=None)
         alarms: list[Alarm] = []
         changed = False
         for rank in trace.ranks:
             for table in self._new_tables(rank):
                 changed = True
                 self._batch_number = max(self._batch_number or 0, pc.max(table["batch_number"]).as_py())
-                _note_largest(table, largest)
+                tally.add(table)
                 alarms += self._new_alarms(table, rank.rank)
-        if largest:
-            self._worst = tuple(sorted(_headrooms(largest))[: self._most])
+        if tally.nearest:
+            self._worst = tuple(_worst(tally)[: self._most])
         return Look(
             ended=tuple(rank.ended for rank in trace.ranks),
             batch_number=self._batch_number,
@@ -150,17 +148,10 @@ def _nonfinite_rows(table: pa.Table) -> Iterable[dict[str, Any]]:
                 yield row
 
 
-def _note_largest(table: pa.Table, largest: dict[tuple[str, ...], float]) -> None:
-    names = [table[name].cast(pa.string()) for name in _NAMES]
-    grouped = pa.table([*names, table["finite_abs_max"]], names=[*_NAMES, "value"]).group_by(list(_NAMES))
-    for row in grouped.aggregate([("value", "max")]).to_pylist():
-        key, value = tuple(row[name] for name in _NAMES), row["value_max"]
-        if value is not None:
-            largest[key] = max(value, largest.get(key, 0.0))
-
-
-def _headrooms(largest: dict[tuple[str, ...], float]) -> Iterator[Headroom]:
-    for (module_name, _, context, dtype), value in largest.items():
-        limits = float_format(dtype)
-        if limits is not None:
-            yield Headroom(limits.bits_left(value), module_name, context, dtype, value)
+def _worst(tally: Tally) -> list[Headroom]:
+    found = (
+        Headroom(nearest.limits.bits_left(nearest.abs_max), tally.names[number][0], nearest)
+        for number, nearest in tally.nearest.items()
+    )
+    # What is infinite already is an alarm, and what is 0 has all the room there is.
+    return sorted((one for one in found if math.isfinite(one.bits)), key=lambda one: (one.bits, one.module_name))

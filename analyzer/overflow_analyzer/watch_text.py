@@ -7,7 +7,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.escape import escape
-from overflow_analyzer.float_formats import FLOAT_FORMATS, float_format
 from overflow_analyzer.tables import Column, render_table
 from overflow_analyzer.terminal import paint, shorten, shows_colour, terminal_width
 from overflow_analyzer.wording import counted
@@ -19,7 +18,7 @@ __all__ = ["LineDisplay", "ScreenDisplay"]
 
 _SHOWN_ALARMS: Final = 5
 _COLUMNS: Final = (
-    Column("headroom", "right"),
+    Column("headroom bits", "right"),
     Column("abs max", "right"),
     Column("dtype"),
     Column("module", name=True),
@@ -93,10 +92,10 @@ def _alarm_line(alarm: Alarm) -> str:
 
 
 def _headroom(one: Headroom) -> str:
-    limits = float_format(one.dtype) or FLOAT_FORMATS["float64"]
-    where = f"{escape(one.module_name) or '(root)'} {escape(one.context)}"
-    return f"{one.bits:.2f} bits: {where} ({limits.describe(one.abs_max)})"
+    where = f"{escape(one.module_name) or '(root)'} {escape(one.nearest.context)}"
+    return f"{one.bits:.2f} bits: {where} ({one.nearest.limits.describe(one.nearest.abs_max)})"
 
 
 def _row(one: Headroom) -> list[str]:
-    return [f"{one.bits:.2f} bits", f"{one.abs_max:.2e}", one.dtype, one.module_name or "(root)", one.context]
+    nearest = one.nearest
+    return [f"{one.bits:.2f}", f"{nearest.abs_max:.2e}", nearest.dtype, one.module_name or "(root)", nearest.context]

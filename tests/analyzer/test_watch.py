@@ -70,14 +70,17 @@ def test_headroom_is_that_of_what_came_last(tmp_path: Path) -> None:
     (worst,) = watcher.look().worst
     # log2(65504 / 2**10)
     assert worst.bits == pytest.approx(5.99929, abs=1e-5)
-    assert (worst.module_name, worst.context, worst.abs_max) == ("a", "output", 1024.0)
+    assert (worst.module_name, worst.nearest.context, worst.nearest.abs_max) == ("a", "output", 1024.0)
 
 
 def test_the_worst_come_first_and_only_formats_with_a_limit(tmp_path: Path) -> None:
-    entries = [tensor("output", f"output[{at}]", 0, 2.0**at) for at in range(8)]
-    counted = tensor("input", "input[0]", 0, 1e18, dtype="int64")
-    path = write_trace(tmp_path / "run.parquet", [frame(0, 0, "a", counted, *entries)])
-    assert [one.abs_max for one in Watcher(path, most=3).look().worst] == [128.0, 64.0, 32.0]
+    # GIVEN modules of growing output, and one whose integers have no such limit
+    frames = [frame(at, 0, f"m{at}", tensor("output", "output", 0, 2.0**at)) for at in range(8)]
+    counted = frame(8, 0, "counter", tensor("output", "output", 0, 1e18, dtype="int64"))
+    path = write_trace(tmp_path / "run.parquet", [*frames, counted])
+
+    # THEN those nearest to the limit are named
+    assert [one.module_name for one in Watcher(path, most=3).look().worst] == ["m7", "m6", "m5"]
 
 
 def test_a_tensor_is_alarmed_about_once(tmp_path: Path) -> None:
@@ -258,7 +261,7 @@ def test_on_a_terminal_the_display_stays_in_place(tmp_path: Path) -> None:
     # THEN the worst modules are a table that fits, and alarms are red
     text = shown.decode()
     assert "headroom" in text
-    assert "0.06 bits" in text
+    assert "\r\n         0.06" in text
     assert "\x1b[31mALARM" in text
     assert all(len(line) < 60 + len("\x1b[31m\x1b[0m") for line in text.splitlines())
 
