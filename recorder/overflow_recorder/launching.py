@@ -46,7 +46,7 @@ def run_script(path: str, arguments: Sequence[str], *, before: Callable[[], None
         CannotStartError: Nothing there can be run; nothing was.
         BaseException: What the script raises. If nobody catches it, it is shown without this package's frames.
     """
-    full = os.path.abspath(path)  # noqa: PTH100  Path would resolve or keep what Python's own start does not
+    full = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118  Path would tidy up what Python's own start does not
     sys.argv[:] = [path, *arguments]
     if os.path.isfile(full) and pkgutil.get_importer(full) is None:  # noqa: PTH113  the same
         _put_first(os.path.dirname(os.path.realpath(full)))  # noqa: PTH120  the same
@@ -86,6 +86,8 @@ def run_module(name: str, arguments: Sequence[str], *, before: Callable[[], None
 
 
 def _find_module(name: str, hint: str = "") -> ModuleSpec:
+    if name.startswith("."):
+        raise CannotStartError(f"cannot run the module {name!r}: its name is relative")
     try:
         spec = importlib.util.find_spec(name)
     except (ValueError, AttributeError) as error:

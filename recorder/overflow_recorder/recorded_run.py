@@ -86,7 +86,7 @@ class RecordedRun:
             say(f"recording {label(model)}, {why}, to {self._output}")
 
     def _settled(self, others: list[str]) -> None:
-        if others and rank_and_world_size()[0] == 0:
+        if others and self._name is None and rank_and_world_size()[0] == 0:
             say(f"not recorded, though called too: {', '.join(others)}; {_HOW_TO_CHOOSE}")
 
     def _end(self) -> None:

@@ -40,7 +40,11 @@ class RecorderArguments:
     )
     roles: list[str] = field(
         default_factory=lambda: list(_FORWARD_ROLES),
-        metadata={"help": f"What is recorded of each module, of: {', '.join(_RECORDABLE_ROLES)}."},
+        metadata={
+            "help": f"What is recorded of each module, of: {', '.join(_RECORDABLE_ROLES)}.",
+            "choices": _RECORDABLE_ROLES,
+            "metavar": "ROLE",
+        },
     )
     statistics: Literal["extrema", "full"] = field(
         default="extrema",

@@ -1,0 +1,1 @@
+"""The recorder as a callback of other trainers: one module each, which imports that trainer's library."""
