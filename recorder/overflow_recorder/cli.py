@@ -22,7 +22,7 @@ from overflow_recorder.recorder_arguments import RecorderArguments
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["LaunchArguments", "main"]
+__all__ = ["LaunchArguments", "main", "make_parser", "split_line"]
 
 _USAGE: Final = f"{PROGRAM} [options] train.py [arguments]\n       {PROGRAM} [options] -m package [arguments]"
 _DESCRIPTION: Final = """\
@@ -86,16 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: The script's own; or code 2, with a line on stderr: the script was not started.
         BaseException: What the script raises.
     """
-    parser = _Parser(
-        [LaunchArguments, RecorderArguments],
-        prog=PROGRAM,
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=_Formatter,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
-    own, program = _split(parser, list(sys.argv[1:] if arguments is None else arguments))
+    parser = make_parser()
+    own, program = split_line(parser, list(sys.argv[1:] if arguments is None else arguments))
     launch, options = _parse(parser, own)
     if not program or program == ["-m"]:
         parser.error(f"what is to be run? usage: {_USAGE}")
@@ -118,6 +110,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def make_parser() -> DataclassArgumentParser:
+    """Return the parser of the options that stand before the program."""
+    parser = _Parser(
+        [LaunchArguments, RecorderArguments],
+        prog=PROGRAM,
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
+    return parser
+
+
 def _version() -> str:
     try:
         return metadata.version("overflow-trace")
@@ -125,7 +131,7 @@ def _version() -> str:
         return "(not installed)"
 
 
-def _split(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[list[str], list[str]]:
+def split_line(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[list[str], list[str]]:
     """Split a command line into our options and the program with its own: everything from the program on is its own."""
     index = 0
     while index < len(arguments):
