@@ -96,7 +96,8 @@ class _Recorders:
     def _abandon_all(self) -> None:
         """In a forked child: the trace is the parent's."""
         for recorder in list(self._attached):
-            recorder.abandon()
+            with contextlib.suppress(Exception):  # what one's model says stops no other
+                recorder.abandon()
         self._attached.clear()
 
 

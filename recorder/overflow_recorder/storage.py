@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.schema import RING_ROW
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Storage", "ring_capacity"]
 
+# What a frame may wait for a slow disk: so long at once, and all frames together not more than that and a twentieth of
+# the run. After a wait in vain none waits until the disk has moved.
 _WAIT_SECONDS: Final = 0.25
-"""Longest wait of one frame for a slow disk. After a wait in vain none waits until the disk has moved."""
+_WAIT_TOTAL_SECONDS: Final = 1.0
+_WAIT_SHARE: Final = 0.05
 _WINDOW_ROWS: Final = 4096
 _STAGING_ROWS: Final = 131_072
 """Rows of a ring that stages whole batches: 32 MiB, so that a part has tens of thousands of rows."""
@@ -76,6 +80,7 @@ class Storage:
         self._directory: TraceDirectory | None = None
         self._writer: PartWriter | None = None
         self._disk_is_stuck_at = -1
+        self._started, self._waited = time.monotonic(), 0.0
         selecting = bool(options.trace_batch_nums or options.every_n_batches)
         capacity = ring_capacity(options, rows_per_frame, staging=selecting and path is not None)
         if path is None:
@@ -120,13 +125,15 @@ class Storage:
         return self.window.append(frame.head, frame.entries, kept=kept, urgent=urgent)  # type: ignore[arg-type]
 
     def _wait_for_disk(self, writer: PartWriter) -> bool:
-        released = self.window.released
-        if released == self._disk_is_stuck_at:
+        released, now = self.window.released, time.monotonic()
+        allowed = _WAIT_TOTAL_SECONDS + _WAIT_SHARE * (now - self._started) - self._waited
+        if released == self._disk_is_stuck_at or allowed <= 0:
             return False
-        if writer.wait_for_room(released, _WAIT_SECONDS):
-            return True
-        self._disk_is_stuck_at = released
-        return False
+        moved = writer.wait_for_room(released, min(_WAIT_SECONDS, allowed))
+        self._waited += time.monotonic() - now
+        if not moved:
+            self._disk_is_stuck_at = released
+        return moved
 
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""
