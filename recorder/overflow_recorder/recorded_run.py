@@ -50,7 +50,8 @@ class RecordedRun:
         self._options = options
         self._process = os.getpid()
         self._finder: ModelFinder | None = None
-        self._recorder: TraceRecorder | None = None
+        self.recorder: TraceRecorder | None = None
+        """Once the model is known."""
 
     def begin(self) -> None:
         """Wait for the script to import torch and then to call a model."""
@@ -77,7 +78,7 @@ class RecordedRun:
         callbacks = [] if called is model else [_BatchesByOptimizerStep()]
         recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
         try:
-            self._recorder = recorder.start()
+            self.recorder = recorder.start()
         except TraceExistsError as error:
             say(f"nothing is recorded: {error}")
             return
