@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import pty
 import subprocess
 import sys
 from typing import NamedTuple
@@ -39,3 +40,29 @@ def analyze_process(*arguments: object, **environment: str) -> Ran:
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def analyze_terminal(*arguments: object, columns: int = 80, **environment: str) -> Ran:
+    """Run ``overflow-analyze`` with a terminal of so many columns as its stdout."""
+    controller, terminal = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "overflow_analyzer.cli", *map(str, arguments)],
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        env={**plain, "COLUMNS": str(columns), "TERM": "xterm", **environment},
+    )
+    os.close(terminal)
+    shown = b""
+    while piece := _read(controller):
+        shown += piece
+    os.close(controller)
+    _, err = process.communicate()
+    return Ran(process.returncode, shown.decode().replace("\r\n", "\n"), err.decode())
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux says so when the other side is closed
+        return b""

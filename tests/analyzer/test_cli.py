@@ -12,7 +12,7 @@ import pytest
 
 from overflow_analyzer.cli import COMMANDS, group, main
 from overflow_analyzer.cli.failures import exit_code_for
-from tests.analyzer.commands import analyze, analyze_process
+from tests.analyzer.commands import analyze, analyze_process, analyze_terminal
 from tests.analyzer.samples import HOSTILE, WELL_KNOWN_REPORT, write_clean, write_hostile, write_well_known
 from tests.traces import frame, tensor, write_trace
 
@@ -273,8 +273,24 @@ def test_other_endings_have_an_exit_code(error: BaseException, code: int, capsys
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_colour_is_for_terminals_alone(trace: Path) -> None:
-    assert "\x1b" not in analyze_process(trace, FORCE_COLOR="1", NO_COLOR="").out
+@pytest.mark.parametrize("command", [("report",), ("batch", "0")])
+def test_colour_is_for_terminals_alone(command: tuple[str, ...], trace: Path) -> None:
+    # GIVEN a report with an inf WHEN a terminal shows it, THEN the figures are red, unless NO_COLOR is set
+    red = "\x1b[31m0.00e+00      inf\x1b[0m output\n"
+    assert red in analyze_terminal(command[0], trace, *command[1:]).out
+    assert "\x1b" not in analyze_terminal(command[0], trace, *command[1:], NO_COLOR="1").out
+    assert "\x1b" not in analyze_terminal(command[0], trace, *command[1:], "--format", "markdown").out
+    assert "\x1b" not in analyze_process(command[0], trace, *command[1:], NO_COLOR="").out
+
+
+@pytest.mark.parametrize("command", ["info", "top"])
+def test_tables_fit_a_terminal_and_are_whole_elsewhere(command: str, trace: Path) -> None:
+    # GIVEN names longer than a terminal is wide
+    narrow = analyze_terminal(command, trace, columns=72).out
+    table = narrow.split("\n\n")[-1] if command == "info" else narrow
+    assert all(len(line) <= 72 for line in table.splitlines()[-3:])
+    if command == "top":
+        assert "encoder.block.2.layer.1.DenseReluDense.wo" in analyze(command, trace).out
 
 
 def test_main_takes_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -19,7 +17,7 @@ from overflow_analyzer.rank_trace import RankTrace
 from overflow_analyzer.schema import RING_FILE, RUN_FILE
 from overflow_analyzer.watch import Alarm, Look, Watcher
 from overflow_analyzer.watch_text import LineDisplay, ScreenDisplay
-from tests.analyzer.commands import analyze
+from tests.analyzer.commands import analyze, analyze_terminal
 from tests.analyzer.samples import HOSTILE, INF, NAN, write_clean, write_hostile, write_well_known
 from tests.rings import Ring, write_killed
 from tests.traces import RUN, frame, tensor, write_trace
@@ -243,34 +241,15 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_the_display_stays_in_place(tmp_path: Path) -> None:
-    # GIVEN a terminal of 60 columns
-    path = write_well_known(tmp_path / "run.parquet")
-    controller, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "60", "TERM": "xterm"}
-    environment.pop("NO_COLOR", None)
-
-    # WHEN a run is watched on it
-    process = subprocess.Popen([*SCRIPT, str(path)], stdout=terminal, env=environment)
-    os.close(terminal)
-    shown = b""
-    while chunk := _read(controller):
-        shown += chunk
-    os.close(controller)
-    assert process.wait() == 1
+    # GIVEN a terminal of 60 columns WHEN a run is watched on it
+    ran = analyze_terminal("watch", write_well_known(tmp_path / "run.parquet"), columns=60)
 
     # THEN the worst modules are a table that fits, and alarms are red
-    text = shown.decode()
-    assert "headroom" in text
-    assert "\r\n         0.06" in text
-    assert "\x1b[31mALARM" in text
-    assert all(len(line) < 60 + len("\x1b[31m\x1b[0m") for line in text.splitlines())
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # Linux says so when the other side is closed
-        return b""
+    assert ran.code == 1
+    assert "headroom bits" in ran.out
+    assert "\n         0.06" in ran.out
+    assert "\x1b[31mALARM" in ran.out
+    assert all(len(line) < 60 + len("\x1b[31m\x1b[0m") for line in ran.out.splitlines())
 
 
 def test_where_nobody_can_tell_whether_a_run_lives_patience_ends(
