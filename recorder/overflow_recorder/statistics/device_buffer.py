@@ -154,5 +154,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and not is_functorch_wrapped(tensor)
         and not tensor.is_nested
+        and tensor.numel() > 0
         and bool(storage_address(tensor))
     )

@@ -11,7 +11,7 @@ from overflow_recorder.statistics.derived import negated, repeated, with_zeros
 from overflow_recorder.statistics.extrema import extrema
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array, Format
-from overflow_recorder.statistics.memory import ADDRESSES, storage_address, elements, pieces
+from overflow_recorder.statistics.memory import ADDRESSES, elements, pieces, storage_address
 from overflow_recorder.statistics.moments import add_moments
 from overflow_recorder.statistics.packed import packed
 from overflow_recorder.statistics.parallel import is_large, parallel_extrema

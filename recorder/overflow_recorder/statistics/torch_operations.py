@@ -55,13 +55,13 @@ class TorchOperations:
     def enqueue(self, values: Values, rows: torch.Tensor, index: int) -> Decoder:
         """See `Backend.enqueue`; call it under `quiet`."""
         elements, repeats = _elements(values)
-        parts = torch.stack([_extrema(piece, rows.dtype) for piece in _pieces(elements)])
-        columns = [parts[:, 0].amin(), parts[:, 1].amax(), parts[:, 2].amax(), *parts[:, 3:].sum(0).unbind()]
+        lows, highs, finite, *counts = _columns([_extrema(piece, rows.dtype) for piece in _pieces(elements)])
+        columns = [lows.amin(), highs.amax(), finite.amax(), *(count.sum() for count in counts)]
         if self._statistics == "full":
             shift = _shift(columns[2], elements)
-            moments = torch.stack([_moments(piece, shift, rows.dtype) for piece in _pieces(elements)])
-            columns += [*moments.sum(0).unbind(), shift.to(rows.dtype)]
-        rows[index, : self.columns].copy_(torch.stack(columns))
+            moments = _columns([_moments(piece, shift, rows.dtype) for piece in _pieces(elements)])
+            columns += [*(column.sum() for column in moments), shift.to(rows.dtype)]
+        torch.stack(columns, out=rows.select(0, index).narrow(0, 0, self.columns))
         return partial(_decode, repeats=repeats, zeros=values.zeros, statistics=self._statistics)
 
 
@@ -99,8 +99,13 @@ def _elements(values: Values) -> tuple[Elements, int]:
 def _pieces(elements: Elements) -> Iterator[Elements]:
     flat, mask, smallest_normal = elements
     for start in range(0, flat.numel(), _PIECE):
-        part = slice(start, start + _PIECE)
-        yield Elements(flat[part], None if mask is None else mask[part], smallest_normal)
+        length = min(_PIECE, flat.numel() - start)
+        part = None if mask is None else mask.narrow(0, start, length)
+        yield Elements(flat.narrow(0, start, length), part, smallest_normal)
+
+
+def _columns(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return torch.stack(rows).unbind(1)
 
 
 def _numbers(flat: torch.Tensor, work: torch.dtype) -> torch.Tensor:
@@ -131,9 +136,10 @@ def _extrema(piece: Elements, work: torch.dtype) -> torch.Tensor:
         low, high = magnitudes.aminmax()
         size = torch.full((), numbers.numel(), dtype=work, device=numbers.device)
     else:
-        low = magnitudes.masked_fill(~mask, math.inf).amin()
-        high = magnitudes.masked_fill(~mask, _NONE).amax()
-        nan, posinf, neginf, odd, size = nan & mask, posinf & mask, neginf & mask, odd | ~mask, mask.sum()
+        hidden = mask.logical_not()
+        low = magnitudes.masked_fill(hidden, math.inf).amin()
+        high = magnitudes.masked_fill(hidden, _NONE).amax()
+        nan, posinf, neginf, odd, size = nan & mask, posinf & mask, neginf & mask, odd | hidden, mask.sum()
     finite = magnitudes.masked_fill(odd, _NONE).amax()
     columns = (low, high, finite, nan.sum(), posinf.sum(), neginf.sum(), size)
     return torch.stack([column.to(work) for column in columns])
@@ -144,8 +150,8 @@ def _moments(piece: Elements, shift: torch.Tensor, work: torch.dtype) -> torch.T
     magnitudes = _numbers(piece.flat, work).abs()
     counted = magnitudes.isfinite() if piece.mask is None else magnitudes.isfinite() & piece.mask
     zeros = (magnitudes == 0) & counted
-    subnormals = (magnitudes < piece.smallest_normal) & counted & ~zeros
-    numbers = magnitudes.masked_fill(~counted, 0).to(work)
+    subnormals = (magnitudes > 0) & (magnitudes < piece.smallest_normal) & counted
+    numbers = magnitudes.masked_fill(counted.logical_not(), 0).to(work)
     if piece.flat.dtype in _WIDE:
         numbers = numbers * ((shift.to(torch.int64) + 1023) << 52).view(torch.float64)  # 2**shift, by its bits
     columns = (zeros.sum(), subnormals.sum(), numbers.sum(), numbers.square().sum())

@@ -1,8 +1,12 @@
 """The Triton kernel that reads a tensor's elements once. `triton_kernels` says how to call it and what it leaves."""
 
-from __future__ import annotations
+# The compiler reads these functions' syntax trees, and would look for the names of Python's types on the device.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: ANN001, ANN201, ANN202
+# Constants of a kernel are written in capitals.
+# ruff: noqa: N803
 
-from typing import Any
+from __future__ import annotations
 
 import triton
 import triton.language as tl
@@ -21,8 +25,8 @@ _EXPONENT: tl.constexpr = tl.constexpr(EXPONENT)
 _COUNTS: tl.constexpr = tl.constexpr(COUNTS)
 
 
-@triton.jit  # type: ignore[untyped-decorator] # triton has no types
-def magnitudes_of(bits: Any, KIND: tl.constexpr, MASK: tl.constexpr, WIDE: tl.constexpr) -> Any:  # noqa: N803
+@triton.jit
+def magnitudes_of(bits, KIND: tl.constexpr, MASK: tl.constexpr, WIDE: tl.constexpr):
     """Integers that order as the absolute values do; of integers, shifted so that they fit into int64."""
     integer: tl.constexpr = tl.int64 if WIDE else tl.int32
     if KIND == _SIGN_MAGNITUDE:
@@ -40,8 +44,8 @@ def magnitudes_of(bits: Any, KIND: tl.constexpr, MASK: tl.constexpr, WIDE: tl.co
     return magnitudes
 
 
-@triton.jit  # type: ignore[untyped-decorator] # triton has no types
-def numbers_of(bits: Any, magnitudes: Any, KIND: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr) -> Any:  # noqa: N803
+@triton.jit
+def numbers_of(bits, magnitudes, KIND: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr):
     """The absolute values in float64, exactly (64-bit integers: rounded)."""
     if KIND == _SIGN_MAGNITUDE or KIND == _NO_NEGATIVE_ZERO:  # noqa: SIM109, PLR1714 # the kernel language has no `in`
         scale = tl.full([1], (2046 - BIAS) << 52, tl.int64).to(tl.float64, bitcast=True)  # 2**(1023 - BIAS)
@@ -53,24 +57,25 @@ def numbers_of(bits: Any, magnitudes: Any, KIND: tl.constexpr, MANTISSA: tl.cons
     return numbers
 
 
-@triton.jit(do_not_specialize=["offset", "size"])  # type: ignore[untyped-decorator] # triton has no types
+# A size that is a multiple of 16 is compiled for: only then are 16 bytes loaded at a time.
+@triton.jit(do_not_specialize=["offset"])
 def figures_kernel(  # one kernel for everything: a second launch would cost more than the arithmetic
-    elements: Any,
-    rows: Any,
-    offset: Any,
-    size: Any,
-    KIND: tl.constexpr,  # noqa: N803 # constants of a kernel are written like this
-    MASK: tl.constexpr,  # noqa: N803
-    LIMIT: tl.constexpr,  # noqa: N803
-    INFINITY: tl.constexpr,  # noqa: N803
-    ZERO: tl.constexpr,  # noqa: N803
-    SMALLEST_NORMAL: tl.constexpr,  # noqa: N803
-    MANTISSA: tl.constexpr,  # noqa: N803
-    BIAS: tl.constexpr,  # noqa: N803
-    WIDE: tl.constexpr,  # noqa: N803
-    FULL: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-) -> None:
+    elements,
+    rows,
+    offset,
+    size,
+    KIND: tl.constexpr,
+    MASK: tl.constexpr,
+    LIMIT: tl.constexpr,
+    INFINITY: tl.constexpr,
+    ZERO: tl.constexpr,
+    SMALLEST_NORMAL: tl.constexpr,
+    MANTISSA: tl.constexpr,
+    BIAS: tl.constexpr,
+    WIDE: tl.constexpr,
+    FULL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Fold the figures of `size` elements into the int64 row that begins at `rows + offset`.
 
     INFINITY is 0 for a format without inf; LIMIT is 0 for one without inf and nan.
@@ -126,8 +131,8 @@ def figures_kernel(  # one kernel for everything: a second launch would cost mor
         tl.store(sums + 1, tl.sum(squares, 0).to(tl.int64, bitcast=True))
 
 
-@triton.jit  # type: ignore[untyped-decorator] # triton has no types
-def _add(place: Any, counts: Any) -> None:
+@triton.jit
+def _add(place, counts):
     """Add up the counts of one program; most tensors have none, and then memory is left alone."""
     count = tl.sum(counts.to(tl.int64), 0)
     if count > 0:

@@ -55,8 +55,8 @@ class TritonKernels:
         """Programs fold what they find into a row, which therefore begins as that of no element."""
         integers = rows.view(torch.int64)
         integers.zero_()
-        integers[:, 0] = 2**63 - 1
-        integers[:, 1] = -(2**63)
+        integers.select(1, 0).fill_(2**63 - 1)
+        integers.select(1, 1).fill_(-(2**63))
 
     def enqueue(self, values: Values, rows: torch.Tensor, index: int) -> Decoder | None:
         """See `Backend.enqueue`."""
@@ -68,6 +68,8 @@ class TritonKernels:
         if len(sizes) > 1 or strides[0] != 1:
             return None
         size = sizes[0]
+        if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * form.width:
+            return None  # memory that was given back
         programs = min(self._programs, triton.cdiv(size, _BLOCK))
         kernel.figures_kernel[(programs,)](
             triton.reinterpret(tensor, _pointed_to(form)),
@@ -120,6 +122,7 @@ def _constants(form: Format, *, full: bool) -> dict[str, Any]:
         "FULL": full,
         "BLOCK": _BLOCK,
         "num_warps": 8,
+        "enable_fp_fusion": False,  # sums as the host would take them, and no warning about the default's future
     }
 
 
