@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,16 +37,27 @@ class OptimizerSteps:
 
     def attach(self) -> None:
         """Listen to every optimizer of the process: they are often made after the recorder."""
-        if self._handle is None:
-            self._handle = register_optimizer_step_post_hook(self._after_step)
+        if self._handle is not None:
+            return
+        # Weakly: torch keeps the hook as long as the process lives, and through it would keep the model.
+        weak = weakref.WeakMethod(self._after_step)
+
+        def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG001  torch's signature
+            method = weak()
+            if method is not None:
+                method(optimizer)
+
+        self._handle = register_optimizer_step_post_hook(after_step)
 
     def detach(self) -> None:
         """Stop listening."""
         if self._handle is not None:
             self._handle.remove()
+            # Where the recorder is garbage with its model, the handle has lost sight of torch's dictionary already.
+            _global_optimizer_post_hooks.pop(self._handle.id, None)
             self._handle = None
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         try:
             if self._is_ours(optimizer):
                 self._stepped(optimizer)

@@ -67,8 +67,9 @@ class RecorderArguments:
             ValueError: An option has a value that means nothing; the message names it.
         """
         for name, least in (("max_frames_to_save", 1), ("every_n_batches", 1), ("abort_after_batch_num", 0)):
-            _check_integer(name, getattr(self, name), least, optional=name != "max_frames_to_save")
-        _check_integer("max_bytes", self.max_bytes, _MINIMUM_BYTES, optional=True)
+            optional = name != "max_frames_to_save"
+            setattr(self, name, _check_integer(name, getattr(self, name), least, optional=optional))
+        self.max_bytes = _check_integer("max_bytes", self.max_bytes, _MINIMUM_BYTES, optional=True)
         if self.trace_batch_nums is not None:
             self.trace_batch_nums = [_check_integer("trace_batch_nums", number, 0) for number in self.trace_batch_nums]
         _check_choice("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))

@@ -261,6 +261,7 @@ class Session:
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
         self._recording.optimizer_step += 1
+        self._recording.measuring.forget()  # fused optimizers change weights and state without raising their version
         self._gradients.of_optimizer(optimizer)
         if self._recording.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
             self.unseen.tell()

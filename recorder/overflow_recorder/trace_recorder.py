@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +22,7 @@ from overflow_recorder.values import as_tensor, walk
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from torch import nn
@@ -130,7 +131,8 @@ class TraceRecorder:
         recorders_of_this_process.replace(self)
         try:
             run = describe_run(self.model, self.options)
-            self._storage = Storage(self.path, run, self.options, _rows_per_frame(self.model), self.switch_off)
+            rows = _rows_per_frame(self.model)
+            self._storage = Storage(self.path, run, self.options, rows, _unless_gone(self.switch_off))
             self._session = Session(self, self._storage)
             self._session.attach()
         except TraceExistsError:
@@ -270,6 +272,18 @@ class TraceRecorder:
         """Record an evaluation's predictions, labels and, where present, inputs and losses, as a frame "evaluation"."""
         present = {name: getattr(prediction, name) for name in ("predictions", "label_ids", "inputs", "losses")}
         self.record("evaluation", **{name: value for name, value in present.items() if value is not None})
+
+
+def _unless_gone(method: Callable[[Exception], None]) -> Callable[[Exception], None]:
+    """The same without keeping its recorder, and so the model, alive: a thread holds it."""
+    weak = weakref.WeakMethod(method)
+
+    def called(error: Exception) -> None:
+        method = weak()
+        if method is not None:
+            method(error)
+
+    return called
 
 
 def _rows_per_frame(model: nn.Module) -> int:
