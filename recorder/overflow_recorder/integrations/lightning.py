@@ -36,7 +36,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
 
     Batches and optimizer steps are numbered by the trainer: a batch is one ``training_step``, whether or not it ends
     with an optimizer step, and a resumed run goes on with the checkpoint's numbers. A validation's forwards have phase
-    "eval" and the number of the batch behind which it was made, those of the sanity check number 0.
+    "eval" and the number of the batch behind which it was made, those of a first sanity check number 0.
 
     Args:
         path: As ``TraceRecorder``'s.
@@ -65,11 +65,18 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
             self.recorder = recorder = TraceRecorder(pl_module, self.path, **self.options).start()
         recorder.batch_number = 0  # from now on the trainer counts, not the calls of the module
 
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        """By now a checkpoint has been loaded: the check is made behind its last batch."""
+        self._start_batch(trainer)
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A batch begins: what came before, a validation too, was the last one's."""
+        self._start_batch(trainer)
+
+    def _start_batch(self, trainer: Any) -> None:
         if self.recorder is not None:
             self.recorder.optimizer_stands_at(trainer.global_step)
-            self.recorder.batch_number = trainer.fit_loop.total_batch_idx
+            self.recorder.batch_number = max(0, trainer.fit_loop.total_batch_idx)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """The forward has ended, and with it what a device was still computing: ``training_step`` is no forward."""
