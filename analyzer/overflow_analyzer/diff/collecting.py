@@ -64,7 +64,7 @@ class AloneRows:
             groups.reduce(np.add, np.ones(len(rows), np.int64)),
             strict=True,
         )
-        for row, first_batch, last_batch, frames, entries in figures:
+        for row, first_batch, last_batch, frames, entries in sorted(figures):  # in order of first row
             reason, module, role, context = (int(key[row]) for key in keys)
             tally = self.tallies.setdefault((REASONS[reason], module, role, context), Tally(first_batch, last_batch))
             tally.first_batch = min(tally.first_batch, first_batch)
@@ -125,4 +125,5 @@ def _first_and_count(columns: list[npt.NDArray[Any]]) -> list[tuple[int, int]]:
     if all((column == column[0]).all() for column in columns):  # one dtype against another, usually
         return [(0, len(columns[0]))]
     groups = group_rows(columns)
-    return list(zip(groups.first.tolist(), groups.reduce(np.add, np.ones(len(columns[0]), np.int64)), strict=True))
+    counts = groups.reduce(np.add, np.ones(len(columns[0]), np.int64))
+    return sorted(zip(groups.first.tolist(), counts, strict=True))

@@ -135,8 +135,9 @@ class Judge:
         coarseness = np.where(epsilon > 0, np.maximum(epsilon, inherited), 0.0)
         # 16-bit products are summed in float32; what is summed in its own precision loses more to the order of sums.
         slack = np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
-        limits = slack * coarseness * np.sqrt(1.0 + np.where(inherited > 0, depth, 0))
-        return np.minimum(limits, MOST_TOLERATED)
+        limits: Numbers = slack * coarseness * np.sqrt(1.0 + np.where(inherited > 0, depth, 0))
+        np.minimum(limits, MOST_TOLERATED, out=limits)
+        return limits
 
     def _least(self, subnormal: Numbers, scale: Numbers, limit: Numbers) -> Numbers:
         """Return the absolute difference that is tolerated for each pair."""
