@@ -22,6 +22,6 @@ def warn(message: str) -> None:
     """Give a ``RecorderWarning``; where warnings are errors, print a line on stderr: no error may come from us."""
     try:
         warnings.warn(message, RecorderWarning, stacklevel=3)
-    except RecorderWarning:
+    except Exception:  # noqa: BLE001  as an error, or by whatever shows warnings here
         with contextlib.suppress(Exception):
             print(f"overflow-trace: {message}", file=sys.stderr)  # noqa: T201
