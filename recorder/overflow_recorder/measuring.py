@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_recorder.measured import Measured, MeasuredPacker
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, measure
 from overflow_recorder.statistics.figures import UNKNOWN
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
@@ -66,7 +67,9 @@ class Measuring:
         with quiet():  # reading an attribute of a subclass may run anybody's code
             try:
                 return self._once(tensor)
-            except Exception:  # noqa: BLE001  a tensor that refuses to be looked at is a row all the same
+            except Exception as error:  # a tensor that refuses to be looked at is a row all the same
+                if raised_by_signal_handler(error):
+                    raise
                 return self._pack(describe(tensor), UNKNOWN)
 
     def _once(self, tensor: torch.Tensor) -> Measured | Deferred:
@@ -86,7 +89,9 @@ class Measuring:
         with quiet():
             try:
                 return self._measure(tensor, IGNORED_NOTE)
-            except Exception:  # noqa: BLE001  as above
+            except Exception as error:  # as above
+                if raised_by_signal_handler(error):
+                    raise
                 return self._pack(describe(tensor), UNKNOWN, IGNORED_NOTE)
 
     def _measure(self, tensor: torch.Tensor, note: str | None = None) -> Measured | Deferred:

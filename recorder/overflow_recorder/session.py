@@ -16,6 +16,7 @@ from overflow_recorder.gradients import Gradients
 from overflow_recorder.hooks import ModuleHooks, calls_itself
 from overflow_recorder.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording import FrameRecording, Unpublished, in_backward
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.unseen import Unseen
 
 if TYPE_CHECKING:
@@ -341,12 +342,12 @@ class Session:
     # Faults of our own.
 
     def fault(self, error: Exception) -> None:
-        """Handle an exception, from an except clause: what a callback raised is meant and goes on, all else is ours.
+        """Handle an exception, from an except clause: what others raised is meant and goes on, all else is ours.
 
         Raises:
-            Exception: The callback's.
+            Exception: A callback's, or a signal handler's.
         """
-        if self.meant:
+        if self.meant or raised_by_signal_handler(error):
             self.meant = False
             raise  # noqa: PLE0704  called while it is being handled
         self.switch_off(error)

@@ -17,6 +17,7 @@ from overflow_recorder.process import describe_run, recorders_of_this_process
 from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
 from overflow_recorder.reporting import PrintReport, RaiseNonFinite, StopAfterBatch, WarnNonFinite
 from overflow_recorder.session import Session
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.storage import Storage
 from overflow_recorder.values import as_tensor, walk
 
@@ -184,7 +185,9 @@ class TraceRecorder:
         storage.notes = session.notes()
         try:
             storage.close(end)
-        except Exception as error:  # noqa: BLE001  the ring keeps what the disk did not take
+        except Exception as error:  # the ring keeps what the disk did not take
+            if raised_by_signal_handler(error):
+                raise
             if session.failure is None:  # where it had switched itself off, that was said already
                 warn(f"the trace could not be completed ({describe_error(error)}); what was recorded is still readable")
         self.callbacks.call_event("close", self, CloseEvent(end.how, end.reason))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from overflow_recorder.signals import raised_by_signal_handler
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -93,7 +95,9 @@ def _children(value: Any) -> Iterable[tuple[str, Any]] | None:
             return [(_key(key, position), value[key]) for position, key in enumerate(keys)] or None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)] or None
-    except Exception:  # noqa: BLE001  a container whose own code fails is a value like any other
+    except Exception as error:  # a container whose own code fails is a value like any other
+        if raised_by_signal_handler(error):
+            raise
         return None
     return None
 

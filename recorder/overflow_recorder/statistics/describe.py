@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.statistics.formats import FORMATS
 from overflow_recorder.statistics.packed import COMPLEX, FLOAT4_DTYPE
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
@@ -42,12 +43,15 @@ def describe(tensor: torch.Tensor) -> Description:
             names = _dtypes[tensor.dtype], _devices[tensor.device], "strided"
             if not is_functorch_wrapped(tensor):
                 return _new(Description, (*names, tensor.shape, tensor.numel(), None))
-    except Exception:  # noqa: BLE001, S110 # a nested tensor has no shape, a device is new: the long way finds out
-        pass
+    except Exception as error:  # a nested tensor has no shape, a device is new: the long way finds out
+        if raised_by_signal_handler(error):
+            raise
     with quiet():
         try:
             return _describe_any(tensor)
-        except Exception:  # noqa: BLE001 # an unknown kind of tensor is a row without figures, and training goes on
+        except Exception as error:  # an unknown kind of tensor is a row without figures, and training goes on
+            if raised_by_signal_handler(error):
+                raise
             return Description(
                 _name(tensor.dtype), str(tensor.device), _name(tensor.layout), (), 0, "no values: unreadable"
             )

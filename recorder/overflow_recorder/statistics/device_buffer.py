@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import torch
 
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.statistics.backends import BackendName, Decoder, select_backends
 from overflow_recorder.statistics.derived import with_zeros
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
@@ -62,7 +63,9 @@ class DeviceBuffer:
         with self._lock:
             try:
                 slot = self._measure(tensor)
-            except Exception:  # noqa: BLE001 # a tensor that cannot be read has no figures, and training goes on
+            except Exception as error:  # a tensor that cannot be read has no figures, and training goes on
+                if raised_by_signal_handler(error):
+                    raise
                 slot = UNKNOWN
             self._slots.append(slot)
             return len(self._slots) - 1
