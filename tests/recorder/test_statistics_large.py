@@ -85,11 +85,11 @@ def test_dense_tensors_are_read_in_the_order_of_memory() -> None:
     tensor = torch.empty(2, 3, 4, 5)
     for order in ((0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0)):
         view = tensor.permute(order)
-        assert collapse(view.shape, view.stride()) == ([120], [1], 1)
+        assert collapse(view.shape, view.stride()) == ((120,), (1,), 1)
     channels_last = tensor.to(memory_format=torch.channels_last)
-    assert collapse(channels_last.shape, channels_last.stride()) == ([120], [1], 1)
+    assert collapse(channels_last.shape, channels_last.stride()) == ((120,), (1,), 1)
 
 
 def test_expanded_dimensions_are_read_once() -> None:
     tensor = torch.empty(4, 1, 6).expand(4, 5, 6).unsqueeze(0).expand(7, 4, 5, 6)
-    assert collapse(tensor.shape, tensor.stride()) == ([24], [1], 35)
+    assert collapse(tensor.shape, tensor.stride()) == ((24,), (1,), 35)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from overflow_recorder.statistics.formats import Array, Format
 
-_new = tuple.__new__
-
 
 def extrema(pieces: Iterable[Array], form: Format) -> Figures:
     """Read the pieces of a tensor that has at least one element, each once.
@@ -38,11 +36,7 @@ def extrema(pieces: Iterable[Array], form: Format) -> Figures:
         if highest > form.limit:
             odd = odd or NonFinite()
             highest = odd.count(piece, magnitudes, form)
-        # Not min() and max(): their calls would be a twentieth of a small tensor's whole time.
-        if lowest < low:  # noqa: PLR1730
-            low = lowest
-        if highest > high:  # noqa: PLR1730
-            high = highest
+        low, high = min(low, lowest), max(high, highest)
     return as_figures(low, high, odd, form)
 
 
@@ -77,8 +71,7 @@ def as_figures(low: int, high: int, odd: NonFinite | None, form: Format) -> Figu
     """
     if odd is None:
         low_value, high_value = form.values(low, high)
-        # Figures(...) would cost three times as much, and this line runs for every tensor.
-        return _new(Figures, (low_value, high_value, high_value, 0, 0, 0, None, None, None, None))
+        return Figures(low_value, high_value, high_value, 0, 0, 0)
     abs_min, finite_abs_max = (math.inf, None) if high < 0 else form.values(low, high)
     abs_max = math.inf
     if odd.nan:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.statistics.derived import negated, repeated, with_zeros
 from overflow_recorder.statistics.extrema import extrema
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array, Format
-from overflow_recorder.statistics.memory import ADDRESSES, elements, pieces, storage_address
+from overflow_recorder.statistics.memory import elements, pieces
 from overflow_recorder.statistics.moments import add_moments
 from overflow_recorder.statistics.packed import packed
 from overflow_recorder.statistics.parallel import is_large, parallel_extrema
+from overflow_recorder.statistics.quick import measure_quickly
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 from overflow_recorder.statistics.values import Values, values_of
 
@@ -34,33 +34,23 @@ def measure(tensor: torch.Tensor, statistics: Statistics) -> Figures:
         The figures; all None where the values cannot be had. Never raises.
     """
     try:
-        figures = _measure_plain(tensor, statistics)
-    except Exception:  # noqa: BLE001 # not as plain as it looked (functorch's tensors have torch.Tensor's class)
+        quick = measure_quickly(tensor) if statistics == "extrema" else None
+        figures = quick or _measure_plain(tensor, statistics)
+    except Exception as error:  # not as plain as it looked (functorch's tensors have torch.Tensor's class)
+        if raised_by_signal_handler(error):
+            raise
         figures = None
     return _measure_any(tensor, statistics) if figures is None else figures
 
 
 def _measure_plain(tensor: torch.Tensor, statistics: Statistics) -> Figures | None:
-    """The way of nearly every tensor: each check costs up to a twentieth of what reading 4,096 elements does."""
+    """Figures of a tensor of elements in the host's memory; None where it is something else."""
     if type(tensor) not in PLAIN or function_mode_enabled():
         return None
     form = FORMATS.get(tensor.dtype)
     if form is None or not tensor.is_cpu:
         return None
-    size = tensor.numel()
-    if not size:
-        return EMPTY[statistics]
-    if not tensor.is_contiguous():
-        return _measure_strided(tensor, statistics)
-    address, offset = storage_address(tensor), tensor.storage_offset()
-    # Memory may have been given back while its tensors live on (FSDP's parameters between two uses).
-    if not address or tensor.untyped_storage().nbytes() < (offset + size) * form.width:
-        return None
-    array = np.frombuffer(ADDRESSES, form.source, size, address + offset * form.width)
-    figures = extrema((array,), form) if size <= form.piece else _extrema(array, form)
-    if figures.posinf_count != figures.neginf_count and tensor.is_neg():
-        figures = negated(figures)
-    return figures if statistics == "extrema" else add_moments(figures, pieces(array), form)
+    return _measure_strided(tensor, statistics) if tensor.numel() else EMPTY[statistics]
 
 
 def _measure_any(tensor: torch.Tensor, statistics: Statistics) -> Figures:
@@ -68,7 +58,9 @@ def _measure_any(tensor: torch.Tensor, statistics: Statistics) -> Figures:
         with quiet():
             values = values_of(tensor, may_wait=True)
             return UNKNOWN if values is None else _measure_values(values, statistics)
-    except Exception:  # noqa: BLE001 # a tensor that cannot be read has no figures, and training goes on
+    except Exception as error:  # a tensor that cannot be read has no figures, and training goes on
+        if raised_by_signal_handler(error):
+            raise
         return UNKNOWN
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from overflow_recorder.statistics.formats import PIECE_BYTES, Array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 # A buffer over every address there is, so that an array is made from an address alone. It owns nothing, and an array
 # over it keeps nothing alive: arrays must not outlive the call in which the tensor is held.
@@ -41,7 +42,8 @@ class Scratch(threading.local):
 scratch = Scratch()
 
 
-def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], list[int], int]:
+@lru_cache(maxsize=1024)  # the same few shapes come in every training step
+def collapse(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Put dimensions into the order of memory and merge those that follow each other.
 
     Returns:
@@ -57,7 +59,8 @@ def collapse(shape: Sequence[int], strides: Sequence[int]) -> tuple[list[int], l
             dimensions[-1] = (dimensions[-1][0] * size, stride)
         elif size != 1:
             dimensions.append((size, stride))
-    return [size for size, _ in dimensions] or [1], [stride for _, stride in dimensions] or [1], repeats
+    sizes, steps = zip(*dimensions, strict=True) if dimensions else ((1,), (1,))
+    return sizes, steps, repeats
 
 
 def elements(tensor: torch.Tensor, source: np.dtype[Any]) -> tuple[Array, int]:
@@ -75,7 +78,9 @@ def elements(tensor: torch.Tensor, source: np.dtype[Any]) -> tuple[Array, int]:
     if not address or tensor.untyped_storage().nbytes() < (offset + span) * width:
         raise MemoryError("the tensor's memory has been given back")
     stored = np.frombuffer(ADDRESSES, source, span, address + offset * width)
-    return np.ndarray(sizes, source, stored, 0, [width * stride for stride in strides]), repeats
+    if strides == (1,):
+        return stored, repeats
+    return np.ndarray(sizes, source, stored, 0, tuple(width * stride for stride in strides)), repeats
 
 
 def pieces(array: Array) -> Iterator[Array]:
