@@ -263,3 +263,16 @@ def test_where_nobody_can_tell_whether_a_run_lives_patience_ends(
 
     # THEN watching ends by itself
     assert analyze("watch", path).out.startswith("unknown  batch 2  frame 2")
+
+
+def test_looking_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN looks that take three seconds each
+    path = write_trace(tmp_path / "run.parquet", growing(3), LIVING)
+    clock = iter(range(0, 100_000, 3))
+    slept: list[float] = []
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    # WHEN they were to come every second, THEN most of the time is still the run's own
+    analyze("watch", path, "--interval", "1")
+    assert min(slept) >= 60

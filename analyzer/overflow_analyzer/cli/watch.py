@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+_REST: Final = 20.0  # times as long as a look took
 _PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell whether the run lives
 
 
@@ -30,7 +31,7 @@ _PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell wh
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait between two looks.",
+    help="How long to wait between two looks; longer where a look itself takes long.",
 )
 @click.option("--once", is_flag=True, help="Look once and end.")
 def command(trace: str, interval: float, once: bool) -> int:
@@ -59,6 +60,7 @@ def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Look]:
     """Yield looks until the run has ended, is given up, or one was enough."""
     changed, waiting = time.monotonic(), False
     while True:
+        started = time.monotonic()
         try:
             look = watcher.look()
         except EmptyTraceError as error:
@@ -73,7 +75,8 @@ def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Look]:
                 changed = time.monotonic()
             if once or _is_over(look, time.monotonic() - changed):
                 return
-        time.sleep(interval)
+        # Who looks must not be noticed by who trains: of a trace with thousands of parts a look takes a while.
+        time.sleep(max(interval, _REST * (time.monotonic() - started)))
 
 
 def _is_over(look: Look, idle: float) -> bool:
