@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -74,33 +74,37 @@ def match_renamed(
     for key in (lambda call: (call.weights, call.values), lambda call: call.weights):
         anchors = {**matched, **renamed}
         left_a, left_b = set(free_a) - set(renamed), set(free_b) - set(renamed.values())
-        if left_a and left_b:
-            renamed |= _matched_once(a, b, anchors=anchors, free_a=left_a, free_b=left_b, key=key)
+        for some_a, some_b in _between_anchors(a, b, anchors):
+            here_a = [call for call in some_a if call.module_name in left_a]
+            here_b = [call for call in some_b if call.module_name in left_b]
+            for one, other in _matching_calls(here_a, here_b, key):
+                if one not in renamed and other not in renamed.values():
+                    renamed[one] = other
     return renamed
 
 
-def _matched_once(
-    a: Sequence[CallSignature],
-    b: Sequence[CallSignature],
-    *,
-    anchors: Mapping[str, str],
-    free_a: Collection[str],
-    free_b: Collection[str],
-    key: Callable[[CallSignature], Hashable],
-) -> dict[str, str]:
+def _between_anchors(
+    a: Sequence[CallSignature], b: Sequence[CallSignature], anchors: Mapping[str, str]
+) -> Iterator[tuple[Sequence[CallSignature], Sequence[CallSignature]]]:
+    """Yield the stretches of both between calls that are known to belong together."""
     names_b = set(anchors.values())
-    calls_a = [call for call in a if call.module_name in anchors or call.module_name in free_a]
-    calls_b = [call for call in b if call.module_name in names_b or call.module_name in free_b]
-    elements_a = [anchors.get(call.module_name, (call.module_class, key(call))) for call in calls_a]
-    elements_b = [
-        call.module_name if call.module_name in names_b else (call.module_class, key(call)) for call in calls_b
-    ]
-    found: dict[str, str] = {}
-    used: set[str] = set()
+    at_a = [at for at, call in enumerate(a) if call.module_name in anchors]
+    at_b = [at for at, call in enumerate(b) if call.module_name in names_b]
+    known = [anchors[a[at].module_name] for at in at_a], [b[at].module_name for at in at_b]
+    last_a, last_b = -1, -1
+    for block in SequenceMatcher(None, *known, autojunk=False).get_matching_blocks():
+        for step in range(block.size):
+            next_a, next_b = at_a[block.a + step], at_b[block.b + step]
+            yield a[last_a + 1 : next_a], b[last_b + 1 : next_b]
+            last_a, last_b = next_a, next_b
+    yield a[last_a + 1 :], b[last_b + 1 :]
+
+
+def _matching_calls(
+    a: Sequence[CallSignature], b: Sequence[CallSignature], key: Callable[[CallSignature], Hashable]
+) -> Iterator[tuple[str, str]]:
+    """Yield the names of calls of one class and one key, in an order that both have."""
+    elements_a, elements_b = ([(call.module_class, key(call)) for call in calls] for calls in (a, b))
     for block in SequenceMatcher(None, elements_a, elements_b, autojunk=False).get_matching_blocks():
-        for one, other in zip(calls_a[block.a :][: block.size], calls_b[block.b :][: block.size], strict=True):
-            unused = one.module_name not in found and other.module_name not in used
-            if one.module_name in free_a and other.module_name in free_b and unused:
-                found[one.module_name] = other.module_name
-                used.add(other.module_name)
-    return found
+        for step in range(block.size):
+            yield a[block.a + step].module_name, b[block.b + step].module_name

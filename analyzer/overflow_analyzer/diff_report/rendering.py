@@ -66,7 +66,8 @@ def _words(diff: TraceDiff, names: tuple[str, str], *, markdown: bool) -> str:
     facts = list(_facts(diff, names))
     if markdown:
         lines = [f"- **{label}**: {escape_markdown(text)}" for label, text in facts]
-        return "\n".join([f"### {escape_markdown(headline)}", "", escape_markdown(" ".join(evidence)), "", *lines, ""])
+        paragraph = [escape_markdown(" ".join(evidence)), ""] if evidence else []
+        return "\n".join([f"### {escape_markdown(headline)}", "", *paragraph, *lines, ""])
     lines = [f"{label:<{_LABEL_WIDTH}}{escape(text)}" for label, text in facts]
     return "\n".join([escape(headline), *(f"  {escape(one)}" for one in evidence), "", *lines, ""])
 
