@@ -43,12 +43,16 @@ def pieces(rank: RankTrace, group: RowGroup, columns: Sequence[str] | None = Non
 
 def numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
     """Return a column of numbers; where it has nulls as float64, a null being nan."""
+    if not table.num_rows:
+        return np.empty(0)
     values, absent = _plain(table[name].combine_chunks())
     return values if absent is None else np.where(absent, np.nan, values)
 
 
 def coded(table: pa.Table, name: str) -> tuple[Integers, list[Any]]:
     """Return a column of names as codes (-1 is null) and the names they stand for."""
+    if not table.num_rows:
+        return np.empty(0, np.int64), []
     column = table[name].unify_dictionaries().combine_chunks()
     codes, absent = _plain(column.indices)
     return (codes if absent is None else np.where(absent, -1, codes)), column.dictionary.to_pylist()
@@ -61,9 +65,8 @@ def _plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """
     validity, data = array.buffers()
     stop = array.offset + len(array)
-    if data is None:  # no element
-        return np.empty(0, array.type.to_pandas_dtype()), None
-    values = np.frombuffer(data, array.type.to_pandas_dtype(), count=stop)[array.offset :]
+    dtype = np.dtype("f8" if str(array.type) == "double" else str(array.type))  # the others are called alike
+    values = np.frombuffer(data, dtype, count=stop)[array.offset :]
     if validity is None or not array.null_count:
         return values, None
     present = np.unpackbits(np.frombuffer(validity, np.uint8), count=stop, bitorder="little")[array.offset :]

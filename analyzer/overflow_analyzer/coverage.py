@@ -76,14 +76,15 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
         yield "The file does not say how it was recorded: batches, frames and roles may be missing."
     yield from _losses(rank)
     yield from _compiled(rank)
-    if options.get("ignore"):
+    ignored = options.get("ignore")
+    if ignored and isinstance(ignored, list):
         rows = ignored_rows(rank)
-        patterns = ", ".join(map(str, options["ignore"]))
+        patterns = ", ".join(map(str, ignored))
         yield f"Infinities were ignored as intended where {patterns} matched: {rows} {'row' if rows == 1 else 'rows'}."
 
 
 def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
-    numbers, every = options.get("trace_batch_nums"), options.get("every_n_batches")
+    numbers, every = _integers(options.get("trace_batch_nums")), options.get("every_n_batches")
     sampled = f"one batch in {every}" if type(every) is int and every > 1 else ""
     if numbers:
         named = f"{'batch' if len(numbers) == 1 else 'batches'} {_numbers(numbers)}"
@@ -97,10 +98,16 @@ def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
         yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: this is the first among those."
 
 
+def _integers(found: Any) -> list[int]:
+    """What an option holds is a file's word: anything may stand there."""
+    return [one for one in found if type(one) is int] if isinstance(found, list) else []
+
+
 def _all_batches(rank: RankTrace, numbers: Sequence[int]) -> bool:
     """Whether the run ended within the batches that were chosen."""
     end = rank.run.end
-    return end is not None and end.batch_number is not None and set(range(end.batch_number + 1)) <= set(numbers)
+    last = None if end is None else end.batch_number
+    return last is not None and last < len(numbers) and set(range(last + 1)) <= set(numbers)
 
 
 def _all_frames(rank: RankTrace, frames: Any) -> bool:
@@ -115,7 +122,8 @@ def _of_how_many(rank: RankTrace) -> str:
 
 
 def _roles(options: dict[str, Any]) -> Iterable[str]:
-    recorded = options.get("roles") or ()
+    recorded = options.get("roles")
+    recorded = recorded if isinstance(recorded, list) else []
     missing = [text for role, text in _FORWARD_ROLES.items() if role not in recorded]
     gradients = [text for role, text in _GRADIENT_ROLES.items() if role not in recorded]
     if len(gradients) == len(_GRADIENT_ROLES):

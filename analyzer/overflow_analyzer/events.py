@@ -7,93 +7,117 @@ frames inside it, and the module ``a.b`` is inside ``a``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from overflow_analyzer.frames import Entry, Frame
     from overflow_analyzer.schema import Role
 
-__all__ = ["Event", "bad_entries", "events_of", "gives_only_zeros", "gradient_event", "is_finite", "is_inside"]
+__all__ = [
+    "Event",
+    "Member",
+    "_bad_entries",
+    "events_of",
+    "gives_only_zeros",
+    "gradient_event",
+    "is_finite",
+    "is_inside",
+]
 
-TAKEN_IN: Final[tuple[Role, ...]] = ("weight", "buffer", "input", "grad_output", "optimizer_state")
-GIVEN_OUT: Final[tuple[Role, ...]] = ("output", "value", "grad_input", "weight_grad")
 _GRADIENTS: Final = ("grad_input", "grad_output", "weight_grad", "optimizer_state")
+_TAKEN_IN: Final[tuple[Role, ...]] = ("weight", "buffer", "input", "grad_output", "optimizer_state")
 _FORWARD: Final = ("train", "eval", "manual")
 _Key = tuple[str, str, str]
+
+
+class Member(NamedTuple):
+    """A frame with something bad in it."""
+
+    frame: Frame
+    taken: tuple[Entry, ...]
+    """What is bad of what it took in: weights, buffers, inputs."""
+    given: tuple[Entry, ...]
+    """What is bad of what it gave out."""
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether it took bad values in and gave finite ones out, not just the zeros that an inf divisor leaves."""
+        # A gradient's frame has one entry: what a module took in and gave out stand in two.
+        return bool(self.taken) and not self.given and self.frame.phase != "backward" and not self.zeroes
+
+    @property
+    def zeroes(self) -> bool:
+        """Whether it took bad values in and gave 0 out everywhere."""
+        return bool(self.taken) and gives_only_zeros(self.frame)
 
 
 @dataclass
 class Event:
     """One inf/nan and the frames of its batch that have to do with it, in order of completion."""
 
-    first: Frame
-    """The first frame with a bad entry."""
-    frames: list[Frame] = field(default_factory=list)
-    """All with a bad entry, ``first`` among them."""
+    members: list[Member] = field(default_factory=list)
+    """The frames with a bad entry, at least one."""
     origin: Frame | None = None
     """The frame that took finite values in and gave a bad one out; None where no recorded frame did."""
     contained_by: Frame | None = None
-    """A frame around ``first`` that gave only finite values out."""
-    known: Container[_Key] = ()
-    """Keys of entries that are left out of account."""
+    """A frame around the first that gave only finite values out."""
+
+    @property
+    def first(self) -> Frame:
+        """The first frame with a bad entry."""
+        return self.members[0].frame
+
+    @property
+    def entry(self) -> Entry:
+        """Its first bad entry."""
+        member = self.members[0]
+        bad = (*member.taken, *member.given)
+        return next(entry for entry in member.frame.entries if any(entry is one for one in bad))
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """The frames with a bad entry."""
+        return tuple(one.frame for one in self.members)
 
     @property
     def propagated(self) -> tuple[Frame, ...]:
-        """Frames after the first that took bad values in and gave bad values out."""
-        later = (one for one in self.frames[1:] if one.phase != "backward")
-        return tuple(one for one in later if self._takes(one) and not self._absorbs(one))
+        """Frames after the first that took bad values in and did not absorb them."""
+        later = (one for one in self.members[1:] if one.frame.phase != "backward")
+        return tuple(one.frame for one in later if one.taken and not one.absorbs)
 
     @property
     def absorbed(self) -> tuple[Frame, ...]:
         """Frames that took bad values in and gave finite ones out."""
-        return tuple(one for one in self.frames if self._takes(one) and self._absorbs(one))
+        return tuple(one.frame for one in self.members if one.absorbs)
 
     @property
     def chain(self) -> tuple[Frame, ...]:
         """The frames that gave bad values out, from the origin on, to the loss where that was recorded."""
-        return tuple(one for one in self.frames if self._gives(one))
+        return tuple(one.frame for one in self.members if one.given)
 
     @property
     def was_absorbed(self) -> bool:
         """Whether nothing bad is known to have come out of it.
 
         A parameter that is bad is a fault wherever it goes; so is a buffer with a nan (an infinite one is often a
-        mask).
+        mask), and an inf that leaves nothing but zeros.
         """
-        if any(_is_a_fault_in_itself(entry) for one in self.frames for entry in bad_entries(one, self.known)):
+        if any(one.zeroes or any(map(_is_a_fault_in_itself, (*one.taken, *one.given))) for one in self.members):
             return False
-        if any(self._takes(one) and gives_only_zeros(one) for one in self.frames):
-            return False
-        if self.contained_by is not None:
-            return True
-        return bool(self.absorbed) and self.frames[-1] is self.absorbed[-1]
-
-    def _absorbs(self, frame: Frame) -> bool:
-        # A gradient's frame has one entry: what a module took in and gave out stand in two.
-        return frame.phase != "backward" and not self._gives(frame) and not gives_only_zeros(frame)
-
-    def _takes(self, frame: Frame) -> bool:
-        return bool(bad_entries(frame, self.known, TAKEN_IN))
-
-    def _gives(self, frame: Frame) -> bool:
-        return bool(bad_entries(frame, self.known, GIVEN_OUT))
+        return self.contained_by is not None or self.members[-1].absorbs
 
 
-def bad_entries(frame: Frame, known: Container[_Key] = (), roles: Sequence[Role] | None = None) -> tuple[Entry, ...]:
+def _bad_entries(frame: Frame, known: Container[_Key] = ()) -> tuple[Entry, ...]:
     """Return a frame's entries with an inf or nan, in order.
 
     Args:
         frame: Any frame.
         known: Keys (module name, role, context) of entries to leave out.
-        roles: Only entries of these roles; None for all.
     """
-    return tuple(
-        entry
-        for entry in frame.nonfinite_entries
-        if (roles is None or entry.role in roles) and (frame.module_name, entry.role, entry.context) not in known
-    )
+    found = frame.nonfinite_entries
+    return tuple(one for one in found if (frame.module_name, one.role, one.context) not in known) if found else ()
 
 
 def _is_a_fault_in_itself(entry: Entry) -> bool:
@@ -102,7 +126,7 @@ def _is_a_fault_in_itself(entry: Entry) -> bool:
 
 def gives_only_zeros(frame: Frame) -> bool:
     """Whether all that a frame gave out is zero: finite, but what an inf divisor leaves."""
-    given = [entry for entry in frame.of_roles(*GIVEN_OUT) if entry.kind == "tensor" and entry.numel]
+    given = [entry for entry in frame.of_roles("output", "value") if entry.kind == "tensor" and entry.numel]
     return bool(given) and all(entry.abs_max == 0 for entry in given)
 
 
@@ -131,45 +155,49 @@ def events_of(frames: Iterable[Frame], known: Container[_Key] = ()) -> list[Even
         known: Keys of entries that are left out of account: infinities that are known to go nowhere.
     """
     batch = list(frames)
-    forward = [frame for frame in batch if frame.phase in _FORWARD]
-    if not any(bad_entries(frame, known) for frame in forward):
-        forward = [frame for frame in batch if frame.phase == "recompute"]
+    members = list(_members((one for one in batch if one.phase in _FORWARD), known))
+    if not any(one.taken or one.given for one in members):
+        members = list(_members((one for one in batch if one.phase == "recompute"), known))
     events: list[Event] = []
-    current: Event | None = None
-    for frame in forward:
-        if current is not None and current.contained_by is None and _goes_on(current, frame, known):
-            _take(current, frame, known)
-        elif bad_entries(frame, known):
-            current = Event(frame, known=known)
-            events.append(current)
-            _take(current, frame, known)
+    for one in members:
+        current = events[-1] if events and events[-1].contained_by is None else None
+        if current is not None and _goes_on(current, one):
+            _take(current, one)
+        elif one.taken or one.given:
+            events.append(Event())
+            _take(events[-1], one)
     return events
 
 
-def _goes_on(event: Event, frame: Frame, known: Container[_Key]) -> bool:
+def _members(frames: Iterable[Frame], known: Container[_Key]) -> Iterator[Member]:
+    for frame in frames:
+        bad = _bad_entries(frame, known)
+        taken = tuple(entry for entry in bad if entry.role in _TAKEN_IN)
+        yield Member(frame, taken, tuple(entry for entry in bad if entry.role not in _TAKEN_IN))
+
+
+def _goes_on(event: Event, one: Member) -> bool:
     """Whether a frame belongs to an event; one that takes in only finite values and is not around it is a new one."""
-    around = any(is_inside(one, frame) for one in event.frames)
-    if not bad_entries(frame, known):
-        return around and is_inside(event.first, frame)
-    return around or bool(bad_entries(frame, known, TAKEN_IN)) or frame.phase == "manual"
+    if one.taken or (one.given and one.frame.phase == "manual"):
+        return True
+    if not one.given:
+        return is_inside(event.first, one.frame)
+    return any(is_inside(member.frame, one.frame) for member in event.members)
 
 
-def _take(event: Event, frame: Frame, known: Container[_Key]) -> None:
-    taken, given = bad_entries(frame, known, TAKEN_IN), bad_entries(frame, known, GIVEN_OUT)
-    if not taken and not given:
-        event.contained_by = frame if _gives_tensors(frame) and not gives_only_zeros(frame) else None
+def _take(event: Event, one: Member) -> None:
+    if not one.taken and not one.given:
+        event.contained_by = one.frame if _gives_tensors(one.frame) and not gives_only_zeros(one.frame) else None
         return
-    event.frames.append(frame)
-    if event.origin is None and not taken and given and frame.phase != "manual" and _may_be_origin(event, frame):
-        event.origin = frame
+    event.members.append(one)
+    if event.origin is None and not one.taken and one.frame.phase != "manual" and _may_be_origin(event, one.frame):
+        event.origin = one.frame
 
 
 def _may_be_origin(event: Event, frame: Frame) -> bool:
     """A frame around a module with a bad parameter gives out what that made: it did not make it itself."""
-    parameters = (entry for one in event.frames for entry in one.nonfinite_entries)
-    return not any(entry.role in ("weight", "buffer") for entry in parameters) and (
-        frame is event.first or is_inside(event.first, frame)
-    )
+    parameters = (entry for one in event.members for entry in one.taken if entry.role in ("weight", "buffer"))
+    return not any(parameters) and (frame is event.first or is_inside(event.first, frame))
 
 
 def _gives_tensors(frame: Frame) -> bool:
@@ -182,6 +210,5 @@ def gradient_event(frames: Sequence[Frame]) -> Event:
     Args:
         frames: Frames of one batch, the first with the bad gradient.
     """
-    first = frames[0]
-    bad = [frame for frame in frames if frame.phase == first.phase and frame.nonfinite_entries]
-    return Event(first, bad)
+    same = (frame for frame in frames if frame.phase == frames[0].phase)
+    return Event([one for one in _members(same, ()) if one.taken or one.given])

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "RankFinding", "find_first_nonfinite"]
 
 _WINDOW_FRAMES: Final = 21
+_MOST_FRAMES: Final = 1 << 20
 _GROWING: Final = ("overflow", "precision-cast")
 
 
@@ -102,17 +103,17 @@ def find_first_nonfinite(
     asked = trace.ranks if rank is None else (trace.rank(rank),)
     if batch is not None:
         batch_of(trace, batch, rank=rank)
-    located = [found for one in asked if (found := locate(one, batch=batch, window=frames or _window(one)))]
+    located = [found for one in asked if (found := locate(one, batch=batch, window=_window(one, frames)))]
     if not located:
         return None
     first = min(located, key=lambda one: (one.event.was_absorbed, one.row.batch_number, one.row.time_ns))
     others = None if rank is not None else tuple(_in_brief(one) for one in located if one is not first)
-    return _finding(trace, first, frames or _window(first.rank), others)
+    return _finding(trace, first, _window(first.rank, frames), others)
 
 
-def _window(rank: RankTrace) -> int:
-    frames = rank.run.options.get("max_frames_to_save")
-    return frames if type(frames) is int and frames > 0 else _WINDOW_FRAMES
+def _window(rank: RankTrace, asked: int | None) -> int:
+    frames = rank.run.options.get("max_frames_to_save") if asked is None else asked
+    return min(frames, _MOST_FRAMES) if type(frames) is int and frames > 0 else _WINDOW_FRAMES
 
 
 def _in_brief(found: Located) -> RankFinding:
@@ -154,10 +155,10 @@ def _case(trace: Trace, found: Located) -> Case:
     return Case(
         run=rank.run,
         event=found.event,
-        entry=found.entry,
+        entry=found.event.entry,
         before=found.before,
         after=found.after,
-        history=sightings(rank, row.key, before=row.frame_number),
+        look_back=lambda: sightings(rank, row.key, before=row.frame_number),
         gradient=found.gradient,
         watched_before=_watched(rank, row.key.role, row.batch_number),
         peers=_peers(trace, found),

@@ -11,11 +11,12 @@ from overflow_analyzer.float_formats import float_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeGuard
 
     from overflow_analyzer.float_formats import FloatFormat
     from overflow_analyzer.frames import Entry, Frame
 
-__all__ = ["GrowthStep", "bits_per_batch", "growth_before"]
+__all__ = ["GrowthStep", "bits_per_batch", "growth_before", "is_magnitude"]
 
 _MOST_STEPS: Final = 6
 _GROWN: Final = 0.9  # of the next figure: above it the step is the same figure seen again
@@ -33,6 +34,11 @@ class GrowthStep:
     abs_max: float
     share: float
     """Of the largest finite value of the format that was too narrow in the end."""
+
+
+def is_magnitude(figure: float | None) -> TypeGuard[float]:
+    """Whether a figure out of a file can be a finite magnitude that is not 0."""
+    return figure is not None and 0 < figure < math.inf
 
 
 def bits_per_batch(points: Sequence[tuple[int, float]]) -> float | None:
@@ -84,7 +90,10 @@ def _steps(frame: Frame, roles: tuple[str, ...], limits: FloatFormat) -> list[Gr
     return [
         _step(frame, entry, entry.finite_abs_max, entry.finite_abs_max / limits.max)
         for entry in frame.entries
-        if entry.role in roles and entry.finite_abs_max and not entry.nonfinite_count and float_format(entry.dtype)
+        if entry.role in roles
+        and not entry.nonfinite_count
+        and float_format(entry.dtype)
+        and is_magnitude(entry.finite_abs_max)
     ]
 
 

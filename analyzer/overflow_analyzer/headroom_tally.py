@@ -197,7 +197,8 @@ class _Rows:
         self._held = [None if one is None else (limits or one) for one in own]
         self._held_against_own = limits is None
         self.batch = numbers(table, "batch_number")
-        self.figure: Doubles = numbers(table, "finite_abs_max").astype(np.float64)
+        figure: Doubles = numbers(table, "finite_abs_max").astype(np.float64)
+        self.figure = np.where((figure >= 0) & (figure < math.inf), figure, math.nan)
         counts = [np.nan_to_num(numbers(table, name).astype(np.float64)) for name in COUNT_COLUMNS]
         self.nonfinite = sum(counts).astype(np.int64)  # type: ignore[union-attr]  # three arrays
         note_codes, notes = coded(table, "note")

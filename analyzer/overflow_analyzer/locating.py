@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.bad_rows import BadRow, bad_rows
-from overflow_analyzer.events import Event, bad_entries, events_of, gradient_event
+from overflow_analyzer.errors import DamagedTraceError
+from overflow_analyzer.events import Event, events_of, gradient_event
 from overflow_analyzer.sightings import frame_before, frames_from, last_moment, loss_scale_in, sightings
 
 if TYPE_CHECKING:
@@ -37,11 +38,6 @@ class Located:
     gradient: tuple[Frame, Entry] | None = None
     """A bad gradient since the optimizer step before."""
     absorbed_before: tuple[Frame, ...] = ()
-
-    @property
-    def entry(self) -> Entry:
-        """The first bad entry of the event's first frame."""
-        return bad_entries(self.event.first, self.event.known)[0]
 
 
 def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None:
@@ -87,11 +83,10 @@ def _keys(found: list[Located]) -> set[tuple[str, str, str]]:
 def _look(rank: RankTrace, row: BadRow, window: int, known: set[tuple[str, str, str]]) -> list[Located]:
     """Return the batch's events from a row on."""
     before, rest = _around(rank, row, window)
-    frozen = frozenset(known)
     found = []
-    for event in events_of(rest, frozen):
+    for event in events_of(rest, known):
         at = next(position for position, frame in enumerate(rest) if frame is event.first)
-        entry = bad_entries(event.first, frozen)[0]
+        entry = event.entry
         key = row.key._replace(module_name=event.first.module_name, role=entry.role, context=entry.context)
         its_row = BadRow(
             event.first.batch_number, event.first.frame_number, event.first.optimizer_step, event.first.time_ns, key
@@ -111,7 +106,15 @@ def _around(rank: RankTrace, row: BadRow, window: int) -> tuple[tuple[Frame, ...
             break
         before.append(frame)
     rest = itertools.takewhile(lambda one: one.batch_number == row.batch_number, frames)
-    return tuple(before), list(itertools.islice(rest, _FRAMES_AFTER))
+    found = list(itertools.islice(rest, _FRAMES_AFTER))
+    if not found or found[0].frame_number != row.frame_number:
+        raise _disorder(rank)
+    return tuple(before), found
+
+
+def _disorder(rank: RankTrace) -> DamagedTraceError:
+    where = rank.footers[0].path.parent if rank.footers else f"rank {rank.rank}"
+    return DamagedTraceError(f"{where}: its frames do not stand in order, as a recorder writes them")
 
 
 # --- gradients
@@ -163,15 +166,19 @@ def _evidence(rank: RankTrace, gradient: BadRow | None, row: BadRow) -> tuple[Fr
     """The bad gradient before a bad parameter, if it belongs to the step after which the parameter was bad."""
     if gradient is None or row.key.role != "weight" or _finite_between(rank, gradient, row):
         return None
-    frame = next(frames_from(rank, gradient.frame_number))
-    return frame, _entry_of(frame, gradient)
+    frame = _frame_of(rank, gradient)
+    return frame, next(one for one in frame.nonfinite_entries if (one.role, one.context) == gradient.key[1:])
 
 
-def _entry_of(frame: Frame, row: BadRow) -> Entry:
-    return next(one for one in frame.entries if (one.role, one.context) == row.key[1:] and one.nonfinite)
+def _frame_of(rank: RankTrace, row: BadRow) -> Frame:
+    frame = next(frames_from(rank, row.frame_number), None)
+    named = None if frame is None else {(frame.module_name, one.role, one.context) for one in frame.nonfinite_entries}
+    if frame is None or named is None or row.key not in named:
+        raise _disorder(rank)
+    return frame
 
 
 def _gradient(rank: RankTrace, row: BadRow, window: int, applied_to: BadRow | None) -> Located:
     before, rest = _around(rank, row, window)
-    spoilt = [] if applied_to is None else [next(frames_from(rank, applied_to.frame_number))]
+    spoilt = [] if applied_to is None else [_frame_of(rank, applied_to)]
     return Located(rank, row, gradient_event(rest), before, (*rest[1:], *spoilt))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from overflow_analyzer.events import is_inside
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from overflow_analyzer.events import Event
     from overflow_analyzer.float_formats import FloatFormat
     from overflow_analyzer.frames import Entry, Frame
@@ -66,8 +70,8 @@ class Case:
     """Recorded frames before it, of earlier batches too, the latest last."""
     after: tuple[Frame, ...] = ()
     """Recorded frames of the same batch after it."""
-    history: tuple[Sighting, ...] = ()
-    """Earlier recorded looks at the same tensor, the oldest first."""
+    look_back: Callable[[], tuple[Sighting, ...]] = tuple
+    """Reads ``history``: only where a rule wants it."""
     gradient: tuple[Frame, Entry] | None = None
     """A gradient with an inf or nan since the optimizer step before, and its frame."""
     watched_before: bool = False
@@ -84,6 +88,11 @@ class Case:
     def origin(self) -> Frame | None:
         """The frame that made it, where one was recorded."""
         return self.event.origin
+
+    @cached_property
+    def history(self) -> tuple[Sighting, ...]:
+        """Earlier recorded looks at the same tensor, the oldest first."""
+        return self.look_back()
 
     @property
     def batch(self) -> tuple[Frame, ...]:
@@ -136,8 +145,9 @@ def _is_usable(operand: Operand) -> bool:
 
 
 def figure_of(entry: Entry) -> float | None:
-    """Return the largest finite magnitude; None where there is none."""
-    return entry.finite_abs_max
+    """Return the largest finite magnitude; None where there is none, or where the file holds none that could be one."""
+    figure = entry.finite_abs_max
+    return figure if figure is not None and 0 <= figure < math.inf else None
 
 
 def label_of(frame: Frame) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.causes.case import Cause, Operand, figure_of, half_step_at_max, label_of
 from overflow_analyzer.float_formats import float_format
-from overflow_analyzer.growth import bits_per_batch
+from overflow_analyzer.growth import bits_per_batch, is_magnitude
 
 if TYPE_CHECKING:
     from overflow_analyzer.causes.case import Case, Confidence
@@ -73,7 +73,7 @@ def _products(case: Case, limits: FloatFormat) -> tuple[str, ...]:
     if not weights or largest is None:
         return ()
     weight, value = figure_of(weights[0]) or 0.0, figure_of(largest.entry) or 0.0
-    count = weights[0].numel // weights[0].shape[0] if weights[0].shape else 0
+    count = weights[0].numel // max(1, (weights[0].shape or (1,))[0])
     if count * weight * value <= limits.max:
         return ()
     products = "a product" if count == 1 else f"a sum of {count} products"
@@ -95,7 +95,7 @@ def _dropout(case: Case, limits: FloatFormat) -> tuple[str, ...]:
 
 def growth_over_batches(case: Case) -> tuple[str, ...]:
     """Return a sentence about the same tensor in earlier batches, where it grew."""
-    points = [(one.batch_number, one.finite_abs_max) for one in case.history if one.finite_abs_max]
+    points = [(one.batch_number, one.finite_abs_max) for one in case.history if is_magnitude(one.finite_abs_max)]
     bits = bits_per_batch(points)
     if bits is None or bits <= 0:
         return ()
