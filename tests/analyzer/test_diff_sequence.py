@@ -13,12 +13,14 @@ def call(name: str, kind: str = "Linear", size: int = 4, batch: int = 2) -> Call
 
 def test_signatures_are_class_and_shapes_in_order_of_calls() -> None:
     frames = [
-        frame(0, 0, "fc", tensor("weight", "weight", shape=(4, 2)), tensor("input", "input[0]", shape=(8, 2))),
-        frame(1, 0, "act", replace(tensor("output", "output"), shape=None), module_class="ReLU"),
+        frame(
+            0, 0, "fc", tensor("weight", "weight", shape=(4, 2)), tensor("input", "input[0]", shape=(8, 2)), in_batch=0
+        ),
+        frame(1, 0, "act", replace(tensor("output", "output"), shape=None), module_class="ReLU", in_batch=3),
     ]
     assert call_signatures([table_of(frames)]) == [
         CallSignature("fc", "Linear", (("weight", (4, 2)),), (("input", (8, 2)),)),
-        CallSignature("act", "ReLU", (), (("output", None),)),
+        CallSignature("act", "ReLU", (), (("output", None),), 3),
     ]
 
 
@@ -55,6 +57,13 @@ def test_an_inserted_layer_is_left_over() -> None:
     b = [call("b4", size=4), call("added", "LayerNorm"), call("b8", size=8), call("b16", size=16)]
     free_b = {one.module_name for one in b}
     assert match_renamed(a, b, {}, {"a4", "a8", "a16"}, free_b) == {"a4": "b4", "a8": "b8", "a16": "b16"}
+
+
+def test_windows_that_do_not_meet_tell_nothing() -> None:
+    later = [replace(call("new"), place=7)]
+    assert match_renamed([call("old")], later, {}, {"old"}, {"new"}) == {}
+    anchor = call("anchor", "ReLU")
+    assert match_renamed([call("old"), anchor], [*later, anchor], {"anchor": "anchor"}, {"old"}, {"new"})
 
 
 def test_no_name_is_given_twice() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEQUENCE_COLUMNS", "CallSignature", "call_signatures", "match_renamed"]
 
-SEQUENCE_COLUMNS = ("frame_number", "module_name", "module_class", "role", "shape")
+SEQUENCE_COLUMNS = ("frame_number", "frame_in_batch", "module_name", "module_class", "role", "shape")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class CallSignature:
     """Shapes of weights and buffers."""
     values: tuple[Hashable, ...]
     """Role and shape of everything else."""
+    place: int = 0
+    """Its frame_in_batch."""
 
 
 def call_signatures(tables: Iterable[pa.Table]) -> list[CallSignature]:
@@ -47,6 +49,7 @@ def _signature(rows: list[dict[str, Any]]) -> CallSignature:
         rows[0]["module_class"],
         weights,
         tuple(one for one in shapes if one not in weights),
+        rows[0]["frame_in_batch"],
     )
 
 
@@ -86,18 +89,23 @@ def match_renamed(
 def _between_anchors(
     a: Sequence[CallSignature], b: Sequence[CallSignature], anchors: Mapping[str, str]
 ) -> Iterator[tuple[Sequence[CallSignature], Sequence[CallSignature]]]:
-    """Yield the stretches of both between calls that are known to belong together."""
+    """Yield the stretches of both between calls that are known to belong together.
+
+    Where none is, both must begin with their batch: of two windows that do not meet nothing can be told.
+    """
     names_b = set(anchors.values())
     at_a = [at for at, call in enumerate(a) if call.module_name in anchors]
     at_b = [at for at, call in enumerate(b) if call.module_name in names_b]
     known = [anchors[a[at].module_name] for at in at_a], [b[at].module_name for at in at_b]
+    begin_alike = bool(a) and bool(b) and a[0].place == b[0].place == 0
     last_a, last_b = -1, -1
     for block in SequenceMatcher(None, *known, autojunk=False).get_matching_blocks():
         for step in range(block.size):
             next_a, next_b = at_a[block.a + step], at_b[block.b + step]
             yield a[last_a + 1 : next_a], b[last_b + 1 : next_b]
             last_a, last_b = next_a, next_b
-    yield a[last_a + 1 :], b[last_b + 1 :]
+    if begin_alike or last_a >= 0:
+        yield a[last_a + 1 :], b[last_b + 1 :]
 
 
 def _matching_calls(

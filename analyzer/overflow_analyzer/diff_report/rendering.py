@@ -80,7 +80,7 @@ def _facts(diff: TraceDiff, names: tuple[str, str]) -> Iterator[tuple[str, str]]
         extent = [counted(compared.entries, "entry"), counted(compared.frames, "frame")]
         extent.append(counted(compared.batches, "batch"))
         ranks = f" on {counted(len(alignment.ranks), 'rank')}" if len(alignment.ranks) > 1 else ""
-        differing = f"{compared.differing} differ, {compared.tolerated} more within what is tolerated"
+        differing = f"{compared.differing} differ by more than is tolerated, {compared.tolerated} by less"
         yield "compared", f"{', '.join(extent)}{ranks}; {differing}"
     yield "tolerated", _tolerance(diff)
     if alignment.offset:

@@ -44,7 +44,7 @@ def _no_difference(diff: TraceDiff) -> str:
         return f"No difference: all {counted(compared.entries, 'entry')} of {extent} agree bit for bit."
     return (
         f"No difference beyond rounding: of {counted(compared.entries, 'entry')} of {extent}, "
-        f"{counted(compared.tolerated, 'entry')} differ by less than is tolerated, the others agree bit for bit."
+        f"{compared.tolerated} differ by less than is tolerated, the others agree bit for bit."
     )
 
 
