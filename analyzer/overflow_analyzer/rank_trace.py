@@ -169,8 +169,22 @@ def open_rank(rank: int, directory: Path) -> RankTrace:
         footers=tuple(footers),
         ring=left,
         dropped_frames=run.end.frames_dropped if run.end else (ring.dropped_frames if ring else 0),
-        lost=(*(lost_run if footers or left.num_rows else ()), *lost, *lost_ring),
+        lost=(
+            *(lost_run if footers or left.num_rows else ()),
+            *lost,
+            *_lost_of_ring(directory, ring, lost_ring, footers),
+        ),
     )
+
+
+def _lost_of_ring(
+    directory: Path, ring: RingContents | None, lost: tuple[str, ...], footers: list[Footer]
+) -> tuple[str, ...]:
+    """Say also that a ring cannot have been empty: rows were sealed out of it."""
+    empty = (ring.published == 0) if ring is not None else (directory / RING_FILE).exists()
+    if footers and empty and not lost:
+        return (f"{directory / RING_FILE}: it is empty, though parts were made of its rows",)
+    return lost
 
 
 def _check_newest(footers: list[Footer]) -> list[str]:

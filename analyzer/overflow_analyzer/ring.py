@@ -62,6 +62,7 @@ _MOST_RING_BYTES = 1 << 29  # twice the largest ring that a recorder makes
 _MOST_NAMES_BYTES = 1 << 26
 _ATTEMPTS = 10
 _ABSURD = 1 << 60
+_NEVER_ZERO = ("format_version", "row_size", "capacity", "window_frames")
 _NULLABLE_NAMES = ("dtype", "device", "layout", "note")
 _CODES = {"phase": PHASES, "role": ROLES, "kind": KINDS}
 
@@ -74,6 +75,8 @@ class RingContents:
     names: Sequence[str]
     window_frames: int | None
     """Size of the rolling window in frames; None where the header is damaged."""
+    published: int
+    """Rows that the header counts; 0 where it is damaged."""
     dropped_frames: int
     end: EndInfo | None
     """How the run ended, where the recorder still could say it."""
@@ -132,6 +135,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         rows=_whole_frames(rows[np.argsort(rows["row_number"], kind="stable")]),
         names=names,
         window_frames=None if header is None else int(header["window_frames"]),
+        published=0 if header is None else int(header["published"]),
         dropped_frames=0 if header is None else int(header["dropped_frames"]),
         end=None if header is None else _read_end(data),
         lost=tuple(lost),
@@ -175,7 +179,7 @@ def _read_header(data: bytes, where: Path) -> Any:
     if len(data) < RING_HEADER_SIZE:
         return None
     header = np.frombuffer(data, RING_HEADER, count=1)[0]
-    if bytes(header["magic"]) != RING_MAGIC or header["format_version"] == 0:
+    if bytes(header["magic"]) != RING_MAGIC or not all(header[name] for name in _NEVER_ZERO):
         return None
     check_format_version(int(header["format_version"]), where)
     if header["row_size"] != RING_ROW.itemsize:
