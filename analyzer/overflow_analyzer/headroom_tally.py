@@ -86,7 +86,7 @@ class Tally:
         self.vanishing: dict[int, Vanishing] = {}
         self._nearest_share = np.empty(0)
         self._lowest = np.empty(0)
-        self._nonfinite = np.empty(0, np.int64)
+        self._nonfinite = np.empty(0)
         self._masks: set[tuple[str, str]] = set()
         self._batches: deque[tuple[int, Doubles]] = deque(maxlen=_RECENT_BATCHES)
         self._of_ranks: dict[int, Doubles] = {}
@@ -114,7 +114,7 @@ class Tally:
         """Take in a table with ``COLUMNS``, rows of one rank in order."""
         rows = _Rows(table, self._limits)
         modules = self._modules(table)
-        np.add.at(self._nonfinite, modules, np.where(rows.intended, 0, rows.nonfinite))
+        np.add.at(self._nonfinite, modules, np.where(rows.intended, 0.0, rows.nonfinite))
         masks = rows.of_roles(_PASSING_ROLES) & (rows.figure == rows.own_limit)
         self._masks.update(
             (self.names[modules[at]][0], rows.text("context", at)) for at in np.flatnonzero(masks).tolist()
@@ -142,7 +142,7 @@ class Tally:
                 self._numbers[names[code]] = len(self.names)
                 self.names.append((names[code], classes[class_codes[first[code]]]))
         grown = len(self.names) - len(self._nonfinite)
-        self._nonfinite = np.concatenate([self._nonfinite, np.zeros(grown, np.int64)])
+        self._nonfinite = np.concatenate([self._nonfinite, np.zeros(grown)])
         self._nearest_share = np.concatenate([self._nearest_share, np.full(grown, -1.0)])
         self._lowest = np.concatenate([self._lowest, np.full(grown, math.inf)])
         return np.array([self._numbers.get(name, -1) for name in names], np.int64)[codes]
@@ -200,7 +200,8 @@ class _Rows:
         figure: Doubles = numbers(table, "finite_abs_max").astype(np.float64)
         self.figure = np.where((figure >= 0) & (figure < math.inf), figure, math.nan)
         counts = [np.nan_to_num(numbers(table, name).astype(np.float64)) for name in COUNT_COLUMNS]
-        self.nonfinite = sum(counts).astype(np.int64)  # type: ignore[union-attr]  # three arrays
+        # As float64: a forged count may be too large for the sum of three to be an int64.
+        self.nonfinite: Doubles = counts[0] + counts[1] + counts[2]
         note_codes, notes = coded(table, "note")
         said = [note is not None and IGNORED_NOTE in note.split("; ") for note in notes]
         self.intended = np.array([*said, False])[note_codes]
