@@ -55,7 +55,18 @@ class EndInfo:
             end = cls(**{name: found[name] for name in _fields(cls) if name in found})
         except (ValueError, TypeError, RecursionError):
             return None
-        return end if end.how in get_args(HowEnded) else None
+        return end if end.is_well_formed() else None
+
+    def is_well_formed(self) -> bool:
+        """Whether each field has its type: what a file says is not believed."""
+        counts = (self.time_ns, self.frames_dropped, self.parts_removed)
+        optional = (self.batch_number, self.frame_number, self.frames_seen)
+        return (
+            self.how in get_args(HowEnded)
+            and all(type(value) is int for value in counts)
+            and all(value is None or type(value) is int for value in optional)
+            and (self.reason is None or isinstance(self.reason, str))
+        )
 
 
 @dataclass(frozen=True)
@@ -130,15 +141,16 @@ class RunInfo:
 
     def _check_types(self, where: object) -> None:
         numbers = (self.rank, self.world_size, self.started_ns, self.process_id)
-        names = (self.run_id, self.model_class, self.torch_version, self.python_version, self.hostname)
+        names = (self.run_id, self.model_class, self.hostname)
+        versions = (self.torch_version, self.python_version, self.recorder_version)
         well_formed = (
             all(type(value) is int for value in numbers)
-            and all(isinstance(value, str) for value in names)
+            and all(isinstance(value, str) for value in (*names, *versions))
             and isinstance(self.options, dict)
             and isinstance(self.command, (list, tuple))
             and isinstance(self.notes, (list, tuple))
             and (self.seeds is None or isinstance(self.seeds, dict))
-            and (self.end is None or self.end.how in get_args(HowEnded))
+            and (self.end is None or self.end.is_well_formed())
         )
         if not well_formed:
             raise DamagedTraceError(f"{where}: does not describe a run (a field has the wrong type)")
