@@ -5,20 +5,44 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
-from overflow_recorder.statistics import Figures, measure
-from overflow_recorder.statistics.formats import PIECE_BYTES
+from overflow_recorder.statistics import Figures, measure, parallel
+from overflow_recorder.statistics.extrema import Extremes
+from overflow_recorder.statistics.formats import FORMATS, PIECE_BYTES
 from overflow_recorder.statistics.memory import collapse
 from overflow_recorder.statistics.parallel import LARGE_BYTES
 from tests.recorder.statistics_oracle import FLOAT8S, FLOATS, assert_same, expected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+WAYS = {
+    "parallel": (2, math.inf, 0.0),
+    "stalled": (2, -1.0, 0.0),
+    "paused": (2, math.inf, math.inf),
+    "serial": (1, 0.0, 0.0),
+}
+"""Threads, the seconds a piece may take, and until when threads are not used."""
+
+
+@pytest.fixture(params=WAYS)
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    threads, stall, pause_ends = WAYS[request.param]
+    monkeypatch.setattr(parallel, "_STALL", stall)
+    monkeypatch.setattr(parallel, "_pause_ends", pause_ends)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    yield
+    torch.set_num_threads(before)
+
 
 SIZES = [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, LARGE_BYTES, 5 * PIECE_BYTES + 3, LARGE_BYTES + (1 << 20) + 1]
 """Bytes, around where pieces and threads begin."""
+
+LARGE = [size for size in SIZES if size >= LARGE_BYTES]
 
 
 def _ramp(size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -27,21 +51,41 @@ def _ramp(size: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.where(numbers.abs() < 0.5, 0.75, numbers).to(dtype)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", [*FLOATS, *FLOAT8S, torch.int8, torch.int32, torch.uint16], ids=str)
-def test_extrema_wherever_they_are(dtype: torch.dtype, size: int, threads: int) -> None:
+def test_extrema_wherever_they_are(dtype: torch.dtype, size: int) -> None:
     tensor = _ramp(size // dtype.itemsize, dtype)
+    assert_same(measure(tensor, "extrema"), expected(tensor, "extrema"))
+
+
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("size", LARGE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn], ids=str)
+def test_extrema_of_large_tensors_by_each_way(dtype: torch.dtype, size: int) -> None:
+    tensor = _ramp(size // dtype.itemsize, dtype)
+    assert_same(measure(tensor, "extrema"), expected(tensor, "extrema"))
+
+
+def test_a_stall_sends_what_follows_the_serial_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN threads that need longer than they may
+    monkeypatch.setattr(parallel, "_STALL", -1.0)
+    monkeypatch.setattr(parallel, "_pause_ends", 0.0)
+    array = np.ones(LARGE_BYTES, np.int8)
+    form = FORMATS[torch.float8_e5m2]
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(2)
     try:
-        assert_same(measure(tensor, "extrema"), expected(tensor, "extrema"))
+        assert parallel.is_large(array, form)
+        # THEN they read one piece, and are not called again for a while
+        assert parallel.read_in_parallel(Extremes(form), array, form) == 1 << 20
+        assert not parallel.is_large(array, form)
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("size", SIZES[2:])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e5m2], ids=str)
+@pytest.mark.usefixtures("_way")
+@pytest.mark.parametrize("size", [PIECE_BYTES + 1, LARGE[-1]])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2], ids=str)
 def test_what_is_not_finite_is_counted_in_each_piece(dtype: torch.dtype, size: int) -> None:
     # GIVEN one element of each kind at the beginning, in the middle, and at the end
     tensor = _ramp(size // dtype.itemsize, dtype)

@@ -16,37 +16,15 @@ if TYPE_CHECKING:
     from overflow_recorder.statistics.formats import Array, Format
 
 
-def extrema(pieces: Iterable[Array], form: Format) -> Figures:
-    """Read the pieces of a tensor that has at least one element, each once.
-
-    Args:
-        pieces: One-dimensional contiguous arrays of `form.source`, none larger than the scratch.
-        form: How their bits are read.
-
-    Returns:
-        Figures without what only full statistics have.
-    """
-    low, high, odd = form.limit + 1, -1, None
-    room = scratch.typed[form.source]
-    for piece in pieces:
-        magnitudes = form.magnitudes(piece, room[: piece.size], form)
-        # argmin and argmax cost a fifth of a reduction's call, and are as quick in the loop.
-        lowest = magnitudes.item(magnitudes.argmin())
-        highest = magnitudes.item(magnitudes.argmax())
-        if highest > form.limit:
-            odd = odd or NonFinite()
-            highest = odd.count(piece, magnitudes, form)
-        low, high = min(low, lowest), max(high, highest)
-    return as_figures(low, high, odd, form)
-
-
 class NonFinite:
     """Counts of what is not finite, over the pieces that have some."""
 
     __slots__ = ("infinite", "nan", "negative")
 
-    def __init__(self) -> None:
-        self.nan = self.infinite = self.negative = 0
+    def __init__(self, nan: int = 0, infinite: int = 0, negative: int = 0) -> None:
+        self.nan = nan
+        self.infinite = infinite
+        self.negative = negative
 
     def count(self, piece: Array, magnitudes: Array, form: Format) -> int:
         """Count one piece and return its largest finite magnitude, -1 where it has none."""
@@ -58,6 +36,37 @@ class NonFinite:
             self.negative += int(np.count_nonzero(piece == form.negative_infinity))
         self.nan += magnitudes.size - finite.size - infinite
         return int(finite.max()) if finite.size else -1
+
+
+class Extremes:
+    """What has been found so far in a tensor that has at least one element."""
+
+    __slots__ = ("_form", "_high", "_low", "_odd")
+
+    def __init__(self, form: Format) -> None:
+        self._form = form
+        self._low, self._high = form.limit + 1, -1
+        self._odd: NonFinite | None = None
+
+    def add(self, piece: Array, magnitudes: Array, lowest: int, highest: int) -> None:
+        """Add a piece whose extreme magnitudes are known; it is read again where it has inf or nan."""
+        if highest > self._form.limit:
+            self._odd = self._odd or NonFinite()
+            highest = self._odd.count(piece, magnitudes, self._form)
+        self._low, self._high = min(self._low, lowest), max(self._high, highest)
+
+    def read(self, pieces: Iterable[Array]) -> None:
+        """Read one-dimensional contiguous arrays of the format's source, none larger than the scratch."""
+        form, room = self._form, scratch.typed[self._form.source]
+        for piece in pieces:
+            magnitudes = form.magnitudes(piece, room[: piece.size], form)
+            # argmin and argmax cost a fifth of a reduction's call, and are as quick in the loop.
+            lowest, highest = magnitudes.argmin(), magnitudes.argmax()
+            self.add(piece, magnitudes, magnitudes.item(lowest), magnitudes.item(highest))
+
+    def figures(self) -> Figures:
+        """The figures, without what only full statistics have."""
+        return as_figures(self._low, self._high, self._odd, self._form)
 
 
 def as_figures(low: int, high: int, odd: NonFinite | None, form: Format) -> Figures:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from overflow_recorder.signals import raised_by_signal_handler
 from overflow_recorder.statistics.derived import negated, repeated, with_zeros
-from overflow_recorder.statistics.extrema import extrema
+from overflow_recorder.statistics.extrema import Extremes
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array, Format
 from overflow_recorder.statistics.memory import elements, pieces
 from overflow_recorder.statistics.moments import add_moments
 from overflow_recorder.statistics.packed import packed
-from overflow_recorder.statistics.parallel import is_large, parallel_extrema
+from overflow_recorder.statistics.parallel import is_large, read_in_parallel
 from overflow_recorder.statistics.quick import measure_quickly
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 from overflow_recorder.statistics.values import Values, values_of
@@ -75,7 +75,9 @@ def _measure_strided(tensor: torch.Tensor, statistics: Statistics) -> Figures:
     form = FORMATS.get(tensor.dtype)
     if form is None:
         read, form, repeats = packed(tensor)
-        figures = extrema(read(), form)
+        extremes = Extremes(form)
+        extremes.read(read())
+        figures = extremes.figures()
     else:
         array, repeats = elements(tensor, form.source)
         read = partial(pieces, array)
@@ -88,4 +90,7 @@ def _measure_strided(tensor: torch.Tensor, statistics: Statistics) -> Figures:
 
 
 def _extrema(array: Array, form: Format) -> Figures:
-    return parallel_extrema(array, form) if is_large(array, form) else extrema(pieces(array), form)
+    extremes = Extremes(form)
+    done = read_in_parallel(extremes, array, form) if is_large(array, form) else 0
+    extremes.read(pieces(array[done:] if done else array))
+    return extremes.figures()

@@ -28,7 +28,7 @@ storage_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type:
 
 
 class Scratch(threading.local):
-    """A thread's own working memory, about 1 MiB at most, reused for every tensor."""
+    """A thread's own working memory, reused for every tensor: 320 KiB, and more where a tensor needs it."""
 
     def __init__(self) -> None:
         magnitudes = np.empty(PIECE_BYTES, np.uint8)
@@ -36,7 +36,20 @@ class Scratch(threading.local):
             np.dtype(f"{kind}{width}"): magnitudes.view(f"{kind}{width}") for kind in "iu" for width in (1, 2, 4, 8)
         }
         self.float64 = np.empty(1 << 13)
-        self.staging: Array | None = None
+        self._staging: Array | None = None
+        self._large: Array | None = None
+
+    def staging(self) -> Array:
+        """256 KiB, into which strided elements are copied."""
+        if self._staging is None:
+            self._staging = np.empty(PIECE_BYTES, np.uint8)
+        return self._staging
+
+    def large(self) -> Array:
+        """1 MiB, for the magnitudes of a piece that several threads read."""
+        if self._large is None:
+            self._large = np.empty(1 << 20, np.uint8)
+        return self._large
 
 
 scratch = Scratch()
@@ -90,9 +103,7 @@ def pieces(array: Array) -> Iterator[Array]:
         for start in range(0, array.size, step):
             yield array[start : start + step]
         return
-    if scratch.staging is None:
-        scratch.staging = np.empty(PIECE_BYTES, np.uint8)
-    room = scratch.staging.view(array.dtype)
+    room = scratch.staging().view(array.dtype)
     for block in _blocks(array, step):
         copy = room[: block.size]
         np.copyto(copy.reshape(block.shape), block)

@@ -1,51 +1,68 @@
-"""Extrema of large tensors with torch's threads."""
+"""Large tensors, with torch's threads.
+
+For every piece the threads are woken and waited for twice. Where other processes want the same cores, such a wait can
+take longer than the whole tensor; the first that does sends the rest, and what comes soon after, the serial way.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from overflow_recorder.statistics.extrema import NonFinite, as_figures
 from overflow_recorder.statistics.formats import Array, Format, masked
+from overflow_recorder.statistics.memory import scratch
 from overflow_recorder.statistics.quiet import quiet
 
 if TYPE_CHECKING:
-    from overflow_recorder.statistics.figures import Figures
+    from overflow_recorder.statistics.extrema import Extremes
 
 LARGE_BYTES = 4 << 20
 """From here on waking torch's threads for each piece costs less than they save."""
 
 _PIECE_BYTES = 1 << 20
+_STALL = 1e-3  # seconds for a piece, which is ten times what it needs
+_PAUSE = 10.0  # seconds
+
+_pause_ends = 0.0
 
 
 def is_large(array: Array, form: Format) -> bool:
-    """Whether `parallel_extrema` can read these elements, and would be quicker."""
+    """Whether `read_in_parallel` can read these elements, and would be quicker."""
     return (
         array.nbytes >= LARGE_BYTES
         and form.magnitudes is masked
         and array.ndim == 1
         and array.strides[0] == array.itemsize
         and torch.get_num_threads() > 1
+        and time.monotonic() >= _pause_ends
     )
 
 
-def parallel_extrema(array: Array, form: Format) -> Figures:
-    """As `extrema`, for one contiguous array."""
-    low, high, odd = form.limit + 1, -1, None
+def read_in_parallel(extremes: Extremes, array: Array, form: Format) -> int:
+    """Read a contiguous array into `extremes` for as long as the threads come when they are called.
+
+    Returns:
+        How many elements have been read.
+    """
+    global _pause_ends  # noqa: PLW0603 # whether cores are free is a fact about the whole process
     step = _PIECE_BYTES // array.itemsize
-    room, extremes = np.empty(step, form.source), np.empty(2, form.source)
+    room = scratch.large().view(form.source)
+    found = np.empty(2, form.source)
     with quiet():
-        mask, room_tensor = torch.from_numpy(form.mask), torch.from_numpy(room)
-        both = torch.from_numpy(extremes).unbind()
-        for start, piece in zip(range(0, array.size, step), torch.split(torch.from_numpy(array), step), strict=True):
-            magnitudes = room_tensor[: piece.numel()]
+        mask, room_tensor, both = torch.from_numpy(form.mask), torch.from_numpy(room), torch.from_numpy(found).unbind()
+        done, began = 0, time.perf_counter()
+        for piece in torch.split(torch.from_numpy(array), step):
+            size = piece.numel()
+            magnitudes = room_tensor[:size]
             torch.bitwise_and(piece, mask, out=magnitudes)
             torch.aminmax(magnitudes, out=both)
-            lowest, highest = extremes.item(0), extremes.item(1)
-            if highest > form.limit:
-                odd = odd or NonFinite()
-                highest = odd.count(array[start : start + step], room[: piece.numel()], form)
-            low, high = min(low, lowest), max(high, highest)
-    return as_figures(low, high, odd, form)
+            extremes.add(array[done : done + size], room[:size], found.item(0), found.item(1))
+            done, ended = done + size, time.perf_counter()
+            if ended - began > _STALL:
+                _pause_ends = time.monotonic() + _PAUSE
+                break
+            began = ended
+    return done

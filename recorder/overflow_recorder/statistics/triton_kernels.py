@@ -133,10 +133,7 @@ def _pointed_to(form: Format) -> Any:
 def _decode(row: Array, *, form: Format, size: int, repeats: int, zeros: int, negative: bool, full: bool) -> Figures:
     integers = row.view(np.int64)
     low, high, nan, posinf, neginf, zero_count, subnormals = integers[: kernel.COUNTS].tolist()
-    odd = None
-    if nan or posinf or neginf:
-        odd = NonFinite()
-        odd.nan, odd.infinite, odd.negative = nan, posinf + neginf, neginf
+    odd = NonFinite(nan, posinf + neginf, neginf) if nan or posinf or neginf else None
     finite = size - nan - posinf - neginf
     base = _base(form)
     figures = as_figures(low + base, high + base if finite else -1, odd, form)
