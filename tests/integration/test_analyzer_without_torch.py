@@ -1,4 +1,4 @@
-"""The analyzer runs where torch cannot be imported, and never tries."""
+"""The analyzer runs where nothing is installed but its own four dependencies: no torch, no recorder, no pandas."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 OVERFLOW = FIXTURES / "dropout-overflow" / "trace.parquet"
 CLEAN = FIXTURES / "clean" / "trace.parquet"
 
+ABSENT = ("torch", "overflow_recorder", "transformers", "pandas", "polars", "duckdb", "scipy", "yaml")
+
 # One call of every command, and its exit code.
 CALLS: dict[str, tuple[list[object], int]] = {
     "report": ([OVERFLOW], 1),
@@ -31,10 +33,10 @@ CALLS: dict[str, tuple[list[object], int]] = {
 
 @pytest.fixture
 def without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory; torch and the recorder, ahead of the real ones on the path, fail to import."""
+    """A current directory; what an analyst's machine lacks fails to import, ahead of the real ones on the path."""
     blocked = tmp_path / "blocked"
     blocked.mkdir()
-    for name in ("torch", "overflow_recorder"):
+    for name in ABSENT:
         (blocked / f"{name}.py").write_text(f"raise ImportError('{name} was imported')\n")
     monkeypatch.setenv("PYTHONPATH", str(blocked))
     monkeypatch.chdir(tmp_path)

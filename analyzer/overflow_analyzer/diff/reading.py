@@ -167,6 +167,7 @@ def _in_segments(block: Block, segments: _Segments) -> Iterator[Block]:
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     if column.null_count == len(column):
-        return np.broadcast_to(column.type.to_pandas_dtype()(UNKNOWN), (len(column),))
+        unknown = pc.fill_null(column.slice(0, 1), UNKNOWN)
+        return np.broadcast_to(unknown.to_numpy(), (len(column),))
     numbers: npt.NDArray[Any] = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
     return numbers
