@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 # over it keeps nothing alive: arrays must not outlive the call in which the tensor is held.
 ADDRESSES: Any = (ctypes.c_char * (2**63 - 1)).from_address(0)
 
-# The first byte of the storage; data_ptr() would turn a lazy clone into a real one.
-storage_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined] # not in the stubs
+
+def _storage_pointer(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+# The first byte of a tensor's storage. torch's own name for it is private; the public one would turn a lazy clone,
+# which shares memory until it is written to, into a real one.
+storage_address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address", _storage_pointer)
 
 
 class Scratch(threading.local):
