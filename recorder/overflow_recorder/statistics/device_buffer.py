@@ -104,7 +104,9 @@ class DeviceBuffer:
             return None
         try:
             return self._quick.enqueue(values, *self._row())
-        except Exception as error:  # noqa: BLE001 # a compiler that fails once fails always: torch operations go on
+        except Exception as error:  # a compiler that fails once fails always: torch operations go on
+            if raised_by_signal_handler(error):
+                raise
             _log.warning("Triton kernels are switched off, torch operations measure instead: %s", error)
             self._quick = None
             return None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from overflow_recorder.statistics.formats import Array, Format
 
 _CHUNK = scratch.float64.size  # BLAS stays in the calling thread up to 10,000
+_ONES = np.ones(_CHUNK)
+
 EXTREME = 400
 """Squares of numbers beyond 2**+-400, summed, could leave float64."""
 
@@ -36,7 +38,7 @@ def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figu
             zeros += magnitudes.size - int(np.count_nonzero(magnitudes)) if form.has_zero else 0
             below_normal += int(np.count_nonzero(magnitudes < form.smallest_normal)) if form.smallest_normal else 0
             for numbers in _float64(magnitudes, form, shift):
-                total += float(numbers.sum())
+                total += float(numbers.dot(_ONES[: numbers.size]))  # quicker than sum()
                 squares += float(numbers.dot(numbers))
     mean, rms = means(total, squares, count, figures.finite_abs_max, shift)
     subnormals = below_normal - zeros if form.smallest_normal else 0
