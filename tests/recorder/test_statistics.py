@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -143,6 +144,16 @@ def test_a_slice_reads_nothing_beside_itself() -> None:
     matrix = torch.full((50, 50), math.nan)
     matrix[10:20, 30:40] = 1.5
     assert measure(matrix[10:20, 30:40], "extrema") == Figures(1.5, 1.5, 1.5, 0, 0, 0)
+
+
+@pytest.mark.parametrize("size", [1000, 2_000_000])
+def test_memory_that_is_not_aligned(size: int) -> None:
+    # GIVEN floats that begin at an odd address, as in a file read into memory
+    array = np.linspace(-9, 7, size, dtype=np.float32)
+    file = bytearray(b"\0" + array.tobytes())
+    tensor = torch.frombuffer(file, dtype=torch.float32, offset=1)
+    assert tensor.data_ptr() % 4
+    assert_same(measure(tensor, "full"), expected(torch.from_numpy(array), "full"))
 
 
 def test_a_negated_view_has_its_infinities_negated() -> None:

@@ -294,6 +294,17 @@ def test_streams_of_a_gpu_are_ordered(cuda: torch.device) -> None:
 
 
 @pytest.mark.gpu
+def test_a_device_that_is_not_the_current_one(cuda: torch.device) -> None:
+    if torch.cuda.device_count() == 1:
+        pytest.skip("needs two CUDA devices")
+    other = torch.device("cuda", 1)
+    for backend in ("torch", "triton"):
+        buffer = DeviceBuffer(other, "extrema", backend)
+        buffer.measure(torch.tensor([1.0, -2.0], device=other))
+        assert buffer.collect() == [Figures(1.0, 2.0, 2.0, 0, 0, 0)]
+
+
+@pytest.mark.gpu
 def test_a_cuda_graph_is_captured_without_us(cuda: torch.device) -> None:
     buffer = DeviceBuffer(cuda, "extrema")
     tensor = torch.ones(10, device=cuda)

@@ -143,7 +143,7 @@ class DeviceBuffer:
         for rows in self._chunks:
             used = rows[: max(count, 0)]
             copy = torch.empty(used.shape, dtype=rows.dtype, device="cpu", pin_memory=pinned)
-            copies.append(copy.copy_(used, non_blocking=True))
+            copies.append(copy.copy_(used, non_blocking=pinned))  # elsewhere the copy itself waits
             self._reset(used)
             count -= len(rows)
         self._streams.wait()

@@ -6,6 +6,7 @@ not depend on the order in which programs finish. Sums would: each program store
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from overflow_recorder.statistics.formats import (
 from overflow_recorder.statistics.memory import collapse
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from overflow_recorder.statistics.backends import Decoder
     from overflow_recorder.statistics.figures import Figures, Statistics
     from overflow_recorder.statistics.values import Values
@@ -71,13 +74,14 @@ class TritonKernels:
         if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * form.width:
             return None  # memory that was given back
         programs = min(self._programs, triton.cdiv(size, _BLOCK))
-        kernel.figures_kernel[(programs,)](
-            triton.reinterpret(tensor, _pointed_to(form)),
-            triton.reinterpret(rows, tl.int64),
-            index * rows.stride(0),
-            size,
-            **self._constants[tensor.dtype],
-        )
+        with _current(tensor.device):
+            kernel.figures_kernel[(programs,)](
+                triton.reinterpret(tensor, _pointed_to(form)),
+                triton.reinterpret(rows, tl.int64),
+                index * rows.stride(0),
+                size,
+                **self._constants[tensor.dtype],
+            )
         return partial(
             _decode,
             form=form,
@@ -87,6 +91,13 @@ class TritonKernels:
             negative=tensor.is_neg(),
             full=self._full,
         )
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, whatever device its arguments are on."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _kind(form: Format) -> int:
