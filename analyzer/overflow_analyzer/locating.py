@@ -52,7 +52,8 @@ def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None
         The first that was not absorbed; the first absorbed one where all were; None where all is finite.
     """
     known: set[tuple[str, str, str]] = set()
-    absorbed: list[Located] = []
+    absorbed: list[Frame] = []
+    harmless: Located | None = None
     gradient: BadRow | None = None
     for row in bad_rows(rank, batch=batch):
         if row.key.role in _GRADIENT_ROLES:
@@ -64,15 +65,18 @@ def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None
             return _gradient(rank, gradient, window, row)
         found = _look(rank, row, window, known)
         faults = [one for one in found if not one.event.was_absorbed or len(absorbed) >= _MOST_ABSORBED]
-        absorbed += [one for one in found if one not in faults]
-        if faults:
-            before = tuple(one.event.first for one in absorbed if one.row.frame_number < faults[0].row.frame_number)
-            return replace(faults[0], gradient=_evidence(rank, gradient, faults[0].row), absorbed_before=before)
+        first = faults[0] if faults else None
+        # Frames alone are kept of what is harmless, but for the first: each event holds all of its batch.
+        absorbed += [one.event.first for one in found if first is None or one.row.frame_number < first.row.frame_number]
+        if first is not None:
+            evidence = _evidence(rank, gradient, first.row)
+            return replace(first, gradient=evidence, absorbed_before=tuple(absorbed))
+        harmless = harmless or next(iter(found), None)
         known.update(_keys(found))
         known.add(row.key)
     if gradient is not None and _ends_after(rank, gradient):
         return _gradient(rank, gradient, window, None)
-    return absorbed[0] if absorbed else None
+    return harmless
 
 
 def _keys(found: list[Located]) -> set[tuple[str, str, str]]:
