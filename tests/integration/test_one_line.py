@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overflow_analyzer import cli, find_first_nonfinite, open_trace
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SCRIPTS = Path(__file__).parent / "scripts"
 SECONDS = 300
 
-RUN_PLAINLY = """
-import contextlib, io, json, runpy, sys
-outputs = {}
-for path in sys.argv[1:]:
-    sys.argv = [path]
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        runpy.run_path(path, run_name="__main__")
-    outputs[path] = output.getvalue()
-print(json.dumps(outputs))
+# A fork for each run: the libraries are imported once, torch._dynamo because the first step of an optimizer does it.
+# Whether the recorder comes in before or behind torch is another test's concern.
+RUN = """
+import atexit, json, os, runpy, sys
+import accelerate, lightning, torch, torch._dynamo
+from transformers import BertModel, GPT2LMHeadModel, Trainer
+from overflow_recorder.cli import main
+for script, outputs, line in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(f"{outputs}/{name}", os.O_WRONLY | os.O_CREAT), number)
+        sys.argv[:] = [script]
+        code = main(line) if line else runpy.run_path(script, run_name="__main__") and 0
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)  # tearing so many modules down takes longer than the script
+    with open(f"{outputs}/code", "w") as file:
+        file.write(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
 """
 
 
@@ -61,40 +66,49 @@ PLANTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[subprocess.Popen[str]]:
-    """All scripts without us, in one process beside the tests."""
-    command = [sys.executable, "-c", RUN_PLAINLY, *(str(SCRIPTS / f"{name}.py") for name in PLANTED)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        yield process
-        process.kill()
+@dataclass
+class Ended:
+    """How a run ended."""
+
+    code: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture(scope="module")
-def plain_outputs(plain: subprocess.Popen[str]) -> dict[str, str]:
-    """What they print, the hash of the trained weights last."""
-    output, errors = plain.communicate(timeout=SECONDS)
-    assert plain.returncode == 0, errors
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return {Path(path).stem: text for path, text in found.items()}
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each script, run alone and recorded; a directory each."""
+    directory = tmp_path_factory.mktemp("runs")
+    plan = []
+    for name, planted in PLANTED.items():
+        script = str(SCRIPTS / f"{name}.py")
+        options = ("-o", str(directory / name / "run.parquet"), "--on_nonfinite", "ignore")
+        for kind, line in (("plain", ()), ("recorded", (*options, script, *planted.arguments))):
+            (directory / name / kind).mkdir(parents=True)
+            plan.append((script, str(directory / name / kind), line))
+    subprocess.run([sys.executable, "-c", RUN, json.dumps(plan)], check=True, timeout=SECONDS)
+    return directory
+
+
+def _ended(directory: Path) -> Ended:
+    code, stdout, stderr = ((directory / name).read_text(encoding="utf-8") for name in ("code", "stdout", "stderr"))
+    return Ended(int(code), stdout, stderr)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_script_is_recorded_without_a_line(
-    name: str, tmp_path: Path, plain: subprocess.Popen[str], request: pytest.FixtureRequest, capsys: Any
-) -> None:
+def test_a_script_is_recorded_without_a_line(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # GIVEN
-    planted, trace = PLANTED[name], tmp_path / "run.parquet"
+    planted, trace = PLANTED[name], runs / name / "run.parquet"
 
-    # WHEN
-    done = record("-o", str(trace), "--on_nonfinite", "ignore", str(SCRIPTS / f"{name}.py"), *planted.arguments)
+    # WHEN it has run alone and recorded
+    plain, recorded = _ended(runs / name / "plain"), _ended(runs / name / "recorded")
 
-    # THEN the script has printed what it prints alone: every loss, and the weights' hash
-    outputs: dict[str, str] = request.getfixturevalue("plain_outputs")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == outputs[name]
-    assert f"overflow-record: recording {planted.model}, the first module called that has" in done.stderr
+    # THEN it has printed the same: every loss, and the hash of the weights
+    assert (plain.code, recorded.code) == (0, 0), recorded.stderr
+    assert len(plain.stdout.splitlines()[-1]) == 64
+    assert recorded.stdout == plain.stdout
+    assert f"overflow-record: recording {planted.model}, the first module called that has" in recorded.stderr
 
     # AND the finding is the fault that it has
     found = find_first_nonfinite(open_trace(trace))
@@ -114,19 +128,3 @@ def test_a_script_is_recorded_without_a_line(
     report = capsys.readouterr().out
     assert f"Detected inf/nan during batch_number={planted.batch_number}\n" in report
     assert f" of {planted.module_name} (" in report
-
-
-def record(
-    *arguments: str, options: tuple[str, ...] = (), cwd: Path | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run ``overflow-record``, as the module that it is."""
-    command = [sys.executable, *options, "-m", "overflow_recorder", *arguments]
-    return subprocess.run(
-        command,
-        env={**os.environ, **variables},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
