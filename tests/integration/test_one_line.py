@@ -1,40 +1,22 @@
-"""Unchanged scripts under ``overflow-record``: the finding is the planted fault, and the training is the same."""
+"""Unchanged scripts under ``overflow-record``, and the examples of docs/integrations.md."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from overflow_analyzer import cli, find_first_nonfinite, open_trace
+from tests.integration.one_line_runs import Command, Ended, run_all
 
 SCRIPTS = Path(__file__).parent / "scripts"
-SECONDS = 300
-
-# A fork for each run: the libraries are imported once, torch._dynamo because the first step of an optimizer does it.
-# Whether the recorder comes in before or behind torch is another test's concern.
-RUN = """
-import atexit, json, os, runpy, sys
-import accelerate, lightning, torch, torch._dynamo
-from transformers import BertModel, GPT2LMHeadModel, Trainer
-from overflow_recorder.cli import main
-for script, outputs, line in json.loads(sys.argv[1]):
-    child = os.fork()
-    if not child:
-        for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"{outputs}/{name}", os.O_WRONLY | os.O_CREAT), number)
-        sys.argv[:] = [script]
-        code = main(line) if line else runpy.run_path(script, run_name="__main__") and 0
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        os._exit(code)  # tearing so many modules down takes longer than the script
-    with open(f"{outputs}/code", "w") as file:
-        file.write(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
-"""
+PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+FILES = re.findall(r"^```python file=(\S+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+LINES = re.findall(r"^\$ (.*\S) +# exit code (\d)$", PAGE, flags=re.MULTILINE)
 
 
 @dataclass
@@ -67,42 +49,58 @@ PLANTED = {
 
 
 @dataclass
-class Ended:
-    """How a run ended."""
+class Runs:
+    """How everything ended."""
 
-    code: int
-    stdout: str
-    stderr: str
+    plain: dict[str, Ended]
+    recorded: dict[str, Ended]
+    examples: list[Ended]
+    lines: list[Ended]
+    directory: Path
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each script, run alone and recorded; a directory each."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Each script run alone and recorded, and then the page from its beginning to its end."""
     directory = tmp_path_factory.mktemp("runs")
-    plan = []
-    for name, planted in PLANTED.items():
-        script = str(SCRIPTS / f"{name}.py")
-        options = ("-o", str(directory / name / "run.parquet"), "--on_nonfinite", "ignore")
-        for kind, line in (("plain", ()), ("recorded", (*options, script, *planted.arguments))):
-            (directory / name / kind).mkdir(parents=True)
-            plan.append((script, str(directory / name / kind), line))
-    subprocess.run([sys.executable, "-c", RUN, json.dumps(plan)], check=True, timeout=SECONDS)
-    return directory
+    (directory / "outputs").mkdir()
+    for name, text in [*FILES, *((f"{number}.py", text) for number, text in enumerate(EXAMPLES))]:
+        (directory / name).write_text(text, encoding="utf-8")
+    plain = [Command(["python", str(SCRIPTS / f"{name}.py")], str(directory)) for name in PLANTED]
+    recorded = [Command(_recorded(name), str(directory)) for name in PLANTED]
+    examples = [Command(["python", f"{number}.py"], str(directory)) for number in range(len(EXAMPLES))]
+    lines = [_command(line, directory) for line, _ in LINES]
+
+    ended = run_all([*plain, *recorded, *examples, *lines], directory / "outputs")
+    count = len(PLANTED)
+    return Runs(
+        plain=dict(zip(PLANTED, ended[:count], strict=True)),
+        recorded=dict(zip(PLANTED, ended[count : 2 * count], strict=True)),
+        examples=ended[2 * count :][: len(examples)],
+        lines=ended[-len(lines) :],
+        directory=directory,
+    )
 
 
-def _ended(directory: Path) -> Ended:
-    code, stdout, stderr = ((directory / name).read_text(encoding="utf-8") for name in ("code", "stdout", "stderr"))
-    return Ended(int(code), stdout, stderr)
+def _recorded(name: str) -> list[str]:
+    options = ["-o", f"{name}.parquet", "--on_nonfinite", "ignore"]
+    return ["overflow-record", *options, str(SCRIPTS / f"{name}.py"), *PLANTED[name].arguments]
+
+
+def _command(line: str, directory: Path) -> Command:
+    words = shlex.split(line)
+    variables = dict(word.split("=", 1) for word in words if re.match("[A-Z_]+=", word))
+    return Command(words[len(variables) :], str(directory), variables)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_script_is_recorded_without_a_line(name: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_is_recorded_without_a_line(name: str, runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     # GIVEN
-    planted, trace = PLANTED[name], runs / name / "run.parquet"
+    planted, trace = PLANTED[name], runs.directory / f"{name}.parquet"
 
     # WHEN it has run alone and recorded
-    plain, recorded = _ended(runs / name / "plain"), _ended(runs / name / "recorded")
+    plain, recorded = runs.plain[name], runs.recorded[name]
 
     # THEN it has printed the same: every loss, and the hash of the weights
     assert (plain.code, recorded.code) == (0, 0), recorded.stderr
@@ -128,3 +126,41 @@ def test_a_script_is_recorded_without_a_line(name: str, runs: Path, capsys: pyte
     report = capsys.readouterr().out
     assert f"Detected inf/nan during batch_number={planted.batch_number}\n" in report
     assert f" of {planted.module_name} (" in report
+
+
+# The page.
+
+
+def test_the_page_has_its_examples() -> None:
+    assert [name for name, _ in FILES] == ["train.py"]
+    assert len(EXAMPLES) == 3
+    assert len(LINES) == PAGE.count("\n$ ") == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_runs(number: int, runs: Runs) -> None:
+    ended = runs.examples[number]
+
+    assert ended.code == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(LINES)), ids=[line for line, _ in LINES])
+def test_a_line_ends_as_the_page_says(number: int, runs: Runs) -> None:
+    ended = runs.lines[number]
+
+    assert ended.code == int(LINES[number][1]), ended.stderr
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_it_says(runs: Runs) -> None:
+    # The first two lines: the script's end, and what explains it.
+    assert "Detected inf/nan during batch_number=" in runs.lines[0].stdout
+    assert runs.lines[0].stderr.splitlines()[-1].startswith("overflow_recorder.errors.NonFiniteError: ")
+    assert "First inf/nan among what was recorded" in runs.lines[1].stdout
+    # The model by its variable, by its class, and the outputs named on the lines.
+    assert "recording Sequential (net), as --model says" in runs.lines[2].stderr
+    assert "recording Linear (net.0), as --model says" in runs.lines[3].stderr
+    for name in ("net", "first", "warned", "trainer", "lightning", "loop"):
+        assert open_trace(runs.directory / f"{name}.parquet").ranks[0].ended in ("closed", "aborted")
