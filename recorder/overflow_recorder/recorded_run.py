@@ -75,6 +75,9 @@ class RecordedRun:
         from overflow_recorder.model_finding import label
         from overflow_recorder.trace_recorder import TraceRecorder
 
+        if any(_is_recorded(module) for module in model.modules()):
+            say(f"the script records {label(model)} itself, and is left alone")
+            return
         callbacks = [] if called is model else [_BatchesByOptimizerStep()]
         recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
         try:
@@ -104,11 +107,15 @@ class RecordedRun:
     def _why_nothing(self, called: list[str]) -> str:
         if not called:
             return (
-                "no module was called in this process (child processes are not recorded by their parent's "
-                f"{PROGRAM}; each can have its own: torchrun ... -m overflow_recorder train.py)"
+                "no module was called in this process, or only inside torch.compile (child processes are not recorded "
+                f"by their parent's {PROGRAM}; each can have its own: torchrun ... -m overflow_recorder train.py)"
             )
         what = "with trainable parameters" if self._name is None else f"that is or belongs to {self._name!r}"
         return f"no module {what} was called; there were calls of {', '.join(called)}; {_HOW_TO_CHOOSE}"
+
+
+def _is_recorded(module: nn.Module) -> bool:
+    return any(type(hook).__module__ == "overflow_recorder.hooks" for hook in module._forward_hooks.values())
 
 
 class _BatchesByOptimizerStep(RecorderCallback):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from overflow_recorder import RecorderArguments
+from overflow_recorder import RecorderArguments, TraceRecorder
 from overflow_recorder.recorded_run import RecordedRun, say
 from tests.recorder.recordings import frames_of, global_hooks, hooks_on
 
@@ -171,7 +171,7 @@ def test_a_script_that_calls_nothing(script: Script, capsys: pytest.CaptureFixtu
     script.end()
 
     (line,) = _said(capsys)
-    assert line.startswith("overflow-record: nothing was recorded: no module was called in this process (child proc")
+    assert line.startswith("overflow-record: nothing was recorded: no module was called in this process, or only")
     assert "torchrun ... -m overflow_recorder train.py" in line
     assert not script.output.exists()
 
@@ -218,6 +218,25 @@ def test_a_trace_that_has_appeared_meanwhile_does_not_stop_the_script(
     (line,) = _said(capsys)
     assert line.startswith(f"overflow-record: nothing is recorded: {script.output}: a trace")
     assert hooks_on(model) == []
+
+
+def test_a_script_that_records_its_model_itself_is_left_alone(
+    script: Script, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # GIVEN a model inside of a wrapper
+    model = nn.Linear(2, 2)
+    script.main.wrapper = nn.Sequential(model)  # type: ignore[attr-defined]
+    script.begin()
+
+    # WHEN
+    with TraceRecorder(model, tmp_path / "own", every_n_batches=1):
+        script.main.wrapper(X)
+    script.end()
+
+    # THEN
+    assert _said(capsys) == ["overflow-record: the script records Sequential (wrapper) itself, and is left alone"]
+    assert _batches(tmp_path / "own") == [(0, "")]
+    assert not script.output.exists()
 
 
 def test_ranks_other_than_the_first_are_silent(
