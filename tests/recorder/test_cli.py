@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,63 +8,19 @@ from hypothesis import strategies as st
 
 from overflow_recorder import BatchLimitReached, RecorderArguments, cli
 from overflow_recorder.launching import CannotStartError
-from tests.recorder.subprocesses import output_of, output_without_torch
+from tests.recorder.started import Started, refusal, start_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@dataclass
-class Started:
-    """What ``main`` would have run, and how it would have recorded it."""
-
-    program: list[str] = field(default_factory=list)
-    output: Path = Path()
-    model: str | None = None
-    options: RecorderArguments = field(default_factory=RecorderArguments)
-    begun: int = 0
-
-    def begin(self) -> None:
-        self.begun += 1
+    from pathlib import Path
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Started:
-    """Nothing is run: what would be is noted."""
-    noted = Started()
-
-    def recorded_run(output: Path, model: str | None, options: RecorderArguments) -> Started:
-        noted.output, noted.model, noted.options = output, model, options
-        return noted
-
-    def runner(prefix: list[str]) -> Callable[..., None]:
-        def run(name: str, arguments: list[str], *, before: Callable[[], None]) -> None:
-            noted.program = [*prefix, name, *arguments]
-            before()
-
-        return run
-
-    monkeypatch.chdir(tmp_path)
+    """Nothing is run; a script without a suffix and a directory that is a program are there."""
     (tmp_path / "train").write_text("a script without a suffix")
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory/__main__.py").write_text("")
-    monkeypatch.setattr(cli, "RecordedRun", recorded_run)
-    monkeypatch.setattr(cli, "run_script", runner([]))
-    monkeypatch.setattr(cli, "run_module", runner(["-m"]))
-    for name in list(os.environ):
-        if name.startswith(("OVERFLOW_RECORD_", "TORCHELASTIC_")) or name in ("RANK", "WORLD_SIZE"):
-            monkeypatch.delenv(name)
-    return noted
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What ``main`` says where it does not start anything."""
-    with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
-    out, err = capsys.readouterr()
-    assert caught.value.code == 2
-    assert out == ""
-    return err
+    return start_nothing(monkeypatch, tmp_path)
 
 
 LINES: list[tuple[str, str, dict[str, Any]]] = [
@@ -176,7 +129,7 @@ def test_variables_are_options_and_the_line_has_the_last_word(
 def test_a_wrong_option_is_one_line(
     started: Started, capsys: pytest.CaptureFixture[str], line: str, message: str
 ) -> None:
-    said = _refusal(capsys, *line.split())
+    said = refusal(capsys, *line.split())
 
     assert said.startswith("overflow-record: error: ")
     assert said.count("\n") == 1
@@ -189,7 +142,7 @@ def test_a_wrong_variable_is_one_line(
 ) -> None:
     monkeypatch.setenv("OVERFLOW_RECORD_MAX_BYTE", "1")
 
-    said = _refusal(capsys, "train.py")
+    said = refusal(capsys, "train.py")
 
     assert said == (
         "overflow-record: error: the environment variable OVERFLOW_RECORD_MAX_BYTE is no option's "
@@ -198,14 +151,14 @@ def test_a_wrong_variable_is_one_line(
 
 
 def test_an_unknown_option_is_no_script(started: Started, capsys: pytest.CaptureFixture[str]) -> None:
-    said = _refusal(capsys, "--modle", "Net", "train.py")
+    said = refusal(capsys, "--modle", "Net", "train.py")
 
     assert "unrecognized arguments: --modle (did you mean --model?)" in said
 
 
 @pytest.mark.parametrize("line", ["", "-m", "--overwrite", "--"])
 def test_nothing_to_run(started: Started, capsys: pytest.CaptureFixture[str], line: str) -> None:
-    assert "what is to be run? usage: overflow-record [options] train.py" in _refusal(capsys, *line.split())
+    assert "what is to be run? usage: overflow-record [options] train.py" in refusal(capsys, *line.split())
 
 
 def test_a_program_that_is_not_there(
@@ -216,7 +169,7 @@ def test_a_program_that_is_not_there(
 
     monkeypatch.setattr(cli, "run_script", cannot)
 
-    assert _refusal(capsys, "train.py") == "overflow-record: error: cannot run 'train.py': no such file\n"
+    assert refusal(capsys, "train.py") == "overflow-record: error: cannot run 'train.py': no such file\n"
 
 
 def test_an_end_that_was_asked_for_is_none_of_the_scripts_failures(
@@ -239,136 +192,3 @@ def test_what_the_script_raises_goes_on(started: Started, monkeypatch: pytest.Mo
 
     with pytest.raises(KeyError, match="the script's"):
         cli.main(["train.py"])
-
-
-# What is at the output already.
-
-
-def _trace(path: Path, rank: int = 0) -> None:
-    (path / f"rank={rank}").mkdir(parents=True)
-    (path / f"rank={rank}" / "_run.json").write_text("{}")
-
-
-def test_a_trace_is_not_replaced_unless_asked(
-    started: Started, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    # GIVEN
-    _trace(tmp_path / "run.parquet")
-
-    # WHEN / THEN
-    said = _refusal(capsys, "train.py")
-    assert said == (
-        f"overflow-record: error: {tmp_path}/run.parquet holds a trace: "
-        "choose another --output, or --overwrite to replace it\n"
-    )
-    assert cli.main(["--overwrite", "train.py"]) == 0
-
-
-@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_what_is_no_trace_is_never_replaced(
-    started: Started, capsys: pytest.CaptureFixture[str], tmp_path: Path, overwrite: list[str]
-) -> None:
-    (tmp_path / "file").write_text("important")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/notes.txt").write_text("important")
-
-    assert "a file is there" in _refusal(capsys, *overwrite, "-o", "file", "train.py")
-    assert "holds something else (notes.txt)" in _refusal(capsys, *overwrite, "-o", "full", "train.py")
-
-
-def test_another_rank_of_the_same_run_may_have_begun(
-    started: Started, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # GIVEN
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    _trace(tmp_path / "run.parquet", rank=0)
-
-    # WHEN / THEN
-    assert cli.main(["train.py"]) == 0
-    _trace(tmp_path / "run.parquet", rank=1)
-    assert "holds a trace" in _refusal(capsys, "train.py")
-
-
-def test_ranks_of_a_larger_run_are_not_mixed_with_this_one(
-    started: Started, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    _trace(tmp_path / "run.parquet", rank=3)
-
-    assert "holds a trace" in _refusal(capsys, "train.py")
-
-
-def test_a_rank_that_makes_no_sense_is_refused(
-    started: Started, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "2")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-
-    assert "RANK=2 is not below WORLD_SIZE=2" in _refusal(capsys, "train.py")
-
-
-def test_workers_that_torchrun_starts_again_leave_the_crash_alone(
-    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    _trace(tmp_path / "run.parquet")
-
-    assert cli.main(["train.py"]) == 0
-    assert started.output == tmp_path / "run-restart-2.parquet"
-
-
-# Without torch, and without a program.
-
-
-def test_torch_is_asked_for_in_one_line() -> None:
-    said = output_without_torch(
-        """
-        import contextlib, pathlib, sys, tempfile
-        from overflow_recorder.cli import main
-        with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(sys.stdout):
-            script = pathlib.Path(directory, "train.py")
-            script.write_text("print('started')")
-            try:
-                main(["-o", directory + "/run.parquet", str(script)])
-            except SystemExit as end:
-                print(end.code)
-        """
-    )
-
-    assert said == ("overflow-record: error: torch is not installed here: pip install 'overflow-trace[recorder]'\n2\n")
-
-
-def test_help_needs_no_torch_and_shows_everything() -> None:
-    said = output_without_torch(
-        """
-        from overflow_recorder.cli import main
-        try:
-            main(["--help"])
-        except SystemExit as end:
-            assert end.code == 0
-        """
-    )
-
-    for text in ("--model NAME", "--output PATH", "trace recorder:", "OVERFLOW_RECORD_OUTPUT", "torchrun"):
-        assert text in said
-
-
-def test_a_script_that_uses_no_torch_costs_no_torch(tmp_path: Path) -> None:
-    # GIVEN
-    (tmp_path / "script.py").write_text("import sys; print('torch' in sys.modules)")
-
-    # WHEN
-    said = output_of(
-        """
-        import contextlib, sys
-        from overflow_recorder.cli import main
-        with contextlib.redirect_stderr(sys.stdout):
-            main(["script.py"])
-            import atexit; atexit._run_exitfuncs()
-        """,
-        cwd=tmp_path,
-    )
-
-    # THEN
-    assert said == "False\noverflow-record: nothing was recorded: the script did not import torch\n"
-    assert not (tmp_path / "run.parquet").exists()
