@@ -84,6 +84,8 @@ def masked_without_negative_zero(elements: Array, out: Array, form: Format) -> A
 
 def absolute(elements: Array, out: Array, form: Format) -> Array:
     """Magnitudes of signed integers; the absolute of the lowest one wraps, and is right as an unsigned number."""
+    if elements.item(elements.argmin()) >= 0:  # indices, counts: nothing to do
+        return elements.view(form.magnitude)
     return np.absolute(elements, out).view(form.magnitude)
 
 

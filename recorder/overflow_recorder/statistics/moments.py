@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from overflow_recorder.statistics.derived import means
+from overflow_recorder.statistics.figures import Figures
 from overflow_recorder.statistics.memory import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from overflow_recorder.statistics.figures import Figures
     from overflow_recorder.statistics.formats import Array, Format
 
 _CHUNK = scratch.float64.size  # BLAS stays in the calling thread up to 10,000
@@ -32,17 +32,16 @@ def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figu
     shift = _shift(figures.finite_abs_max, form)
     count = zeros = below_normal = 0
     total = squares = 0.0
-    with np.errstate(all="ignore"):  # a user's np.seterr(all="raise") is not meant for these sums
-        for magnitudes in _finite_magnitudes(pieces, form):
-            count += magnitudes.size
-            zeros += magnitudes.size - int(np.count_nonzero(magnitudes)) if form.has_zero else 0
-            below_normal += int(np.count_nonzero(magnitudes < form.smallest_normal)) if form.smallest_normal else 0
-            for numbers in _float64(magnitudes, form, shift):
-                total += float(numbers.dot(_ONES[: numbers.size]))  # quicker than sum()
-                squares += float(numbers.dot(numbers))
+    for magnitudes in _finite_magnitudes(pieces, form):
+        count += magnitudes.size
+        zeros += magnitudes.size - int(np.count_nonzero(magnitudes)) if form.has_zero else 0
+        below_normal += int(np.count_nonzero(magnitudes < form.smallest_normal)) if form.smallest_normal else 0
+        for numbers in _float64(magnitudes, form, shift):
+            total += float(numbers.dot(_ONES[: numbers.size]))  # quicker than sum()
+            squares += float(numbers.dot(numbers))
     mean, rms = means(total, squares, count, figures.finite_abs_max, shift)
     subnormals = below_normal - zeros if form.smallest_normal else 0
-    return figures._replace(zero_count=zeros, subnormal_count=subnormals, abs_mean=mean, rms=rms)
+    return Figures(*figures[:6], zeros, subnormals, mean, rms)
 
 
 def _shift(largest: float | None, form: Format) -> int:
@@ -68,4 +67,8 @@ def _float64(magnitudes: Array, form: Format, shift: int) -> Iterator[Array]:
         chunk = magnitudes[start : start + _CHUNK]
         room = scratch.float64[: chunk.size]
         numbers = form.numbers(chunk, room, form)
-        yield np.multiply(numbers, math.ldexp(1.0, shift), room) if shift else numbers
+        if shift:
+            with np.errstate(all="ignore"):  # a user's np.seterr(all="raise") is not meant for these numbers
+                np.multiply(numbers, math.ldexp(1.0, shift), room)
+            numbers = room
+        yield numbers
