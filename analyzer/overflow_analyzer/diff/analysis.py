@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.collecting import AloneRows, OtherValues
-from overflow_analyzer.diff.comparing import Differences, Judge
+from overflow_analyzer.diff.comparing import Judge
 from overflow_analyzer.diff.coverage import Alone, Recorded, rows_alone
 from overflow_analyzer.diff.finding_first import FirstOfRank
 from overflow_analyzer.diff.ranking import Growth, ModuleRanks
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from overflow_analyzer.diff.block import Block
+    from overflow_analyzer.diff.differences import Differences
     from overflow_analyzer.diff.model import Side
     from overflow_analyzer.diff.reading import SharedNames
     from overflow_analyzer.diff.tolerance import Tolerance

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.coverage import REASONS
+from overflow_analyzer.diff.differences import differ
 from overflow_analyzer.diff.grouping import group_rows
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class OtherValues:
         self._add("mode", "phase", a, b, ())
 
     def _add(self, what: What, name: str, a: Block, b: Block, entry: tuple[str, ...]) -> None:
-        rows = np.flatnonzero(a[name] != b[name])
+        rows = np.flatnonzero(differ(a, b, name))
         if not len(rows):
             return
         columns = [a[name][rows], b[name][rows], *(a[key][rows] for key in entry)]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from overflow_analyzer.diff.block import Block
-    from overflow_analyzer.diff.comparing import Differences
     from overflow_analyzer.diff.coverage import Alone
+    from overflow_analyzer.diff.differences import Differences
     from overflow_analyzer.diff.model import DivergenceKind, Side
     from overflow_analyzer.diff.vocabulary import Vocabulary
 
@@ -111,19 +111,21 @@ class FirstOfRank:
                 for side, rows in alone
             ]
             self.first = min((one for one in found if one is not None), key=lambda one: one.order, default=None)
-        if self.first_nonfinite is None and differences.nonfinite.any():
+        if self.first_nonfinite is None:
             self.first_nonfinite = self._in_pairs(a, b, differences, differences.nonfinite, coarseness)
-        self._before = self._up_to(a, differences, len(a))
+            self._before = self._up_to(a, differences, len(a))
 
     def _up_to(self, a: Block, differences: Differences, row: int) -> Before:
         """Return what had been compared before a row of the region."""
-        is_state = (a["role"][:row] == self._state_roles[0]) | (a["role"][:row] == self._state_roles[1])
-        differing = differences.rows[differences.rows < row]
+        roles = a["role"][:row]
+        is_state = (roles == self._state_roles[0]) | (roles == self._state_roles[1])
+        before = self._before
+        differing = differences.rows[differences.rows < row] if before.weights_exact else differences.rows[:0]
         return Before(
-            entries=self._before.entries + row,
-            weights=self._before.weights + int(is_state.sum()),
-            exact=self._before.exact and not len(differing),
-            weights_exact=self._before.weights_exact and not is_state[differing].any(),
+            entries=before.entries + row,
+            weights=before.weights + int(np.count_nonzero(is_state)),
+            exact=before.exact and not len(differing),
+            weights_exact=before.weights_exact and not is_state[differing].any(),
         )
 
     def _in_pairs(

@@ -26,6 +26,16 @@ class Groups:
     starts: npt.NDArray[np.int64]
     """Where in ``order`` each group begins."""
 
+    @classmethod
+    def of_runs(cls, columns: Sequence[npt.NDArray[Any]]) -> Groups:
+        """Group rows that follow each other with the same values; the same values further on are another group."""
+        count = len(columns[0])
+        starts = np.zeros(count, bool)
+        starts[:1] = True
+        for column in columns:
+            starts[1:] |= column[1:] != column[:-1]
+        return cls(np.arange(count), np.flatnonzero(starts))
+
     @property
     def first(self) -> npt.NDArray[np.int64]:
         """The first row of each group."""

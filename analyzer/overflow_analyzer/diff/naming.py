@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from overflow_analyzer.diff.comparing import COMPARED_FIGURES
+from overflow_analyzer.diff.differences import COMPARED_FIGURES
 from overflow_analyzer.diff.model import (
     Divergence,
     FigureDifference,

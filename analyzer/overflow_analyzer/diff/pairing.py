@@ -23,7 +23,11 @@ def equal_rows(a: Block, b: Block, count: int, columns: Sequence[str]) -> int:
     """Return how many of the first ``count`` rows, before the first that differs in a column, are equal in both."""
     equal = np.ones(count, np.bool_)
     for name in columns:
-        equal &= a[name][:count] == b[name][:count]
+        one, other = a[name][:count], b[name][:count]
+        if one.strides == (0,) == other.strides and count:  # one value for all rows of each
+            equal &= bool(one[0] == other[0])
+        else:
+            equal &= one == other
     first = int(np.argmin(equal)) if count else 0
     return first if count and not equal[first] else count
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "make_plan"]
 
+_CLASS_COLUMNS: Final = ["module_name", "module_class"]
 RankPair = tuple["RankTrace", "RankTrace"]
 
-_MOST_BATCHES_TO_SEQUENCE = 4
+_MOST_BATCHES_TO_SEQUENCE: Final = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class Plan:
         return found
 
 
-def make_plan(a: Trace, b: Trace, *, offset: int | None, renames: Sequence[Rename], rank: int | None) -> Plan:
+def make_plan(
+    a: Trace, b: Trace, *, offset: int | None, renames: Sequence[Rename], rank: int | None, thorough: bool
+) -> Plan:
     """Decide what is laid beside what.
 
     Args:
@@ -88,6 +91,8 @@ def make_plan(a: Trace, b: Trace, *, offset: int | None, renames: Sequence[Renam
         offset: Batch N of A is batch N + offset of B; None to find it from the figures.
         renames: The user's rules about modules' names.
         rank: The only rank wanted.
+        thorough: Whether to look for modules in all of both traces. A model's modules are nearly always all in the
+            first row groups, so without it only some are read, and who reads on may meet a module without a code.
 
     Raises:
         NotRecordedError: Neither trace has that rank.
@@ -96,7 +101,8 @@ def make_plan(a: Trace, b: Trace, *, offset: int | None, renames: Sequence[Renam
     ranks = _pair_ranks(a, b, rank)
     found = find_offset(*ranks[0]) if offset is None and ranks else None
     shift = offset if offset is not None else found or 0
-    classes_a, classes_b = _classes(one for one, _ in ranks), _classes(other for _, other in ranks)
+    classes_a = _classes((one for one, _ in ranks), thorough=thorough)
+    classes_b = _classes((other for _, other in ranks), thorough=thorough)
     sequencer = _Sequencer(ranks, shift)
     matches = match_modules(classes_a, classes_b, renames, sequencer)
     names = [pair.a for pair in matches.pairs] + [*matches.only_a, *matches.only_b]
@@ -127,14 +133,21 @@ def _pair_ranks(a: Trace, b: Trace, wanted: int | None) -> tuple[RankPair, ...]:
     return tuple((in_a[rank], in_b[rank]) for rank in common)
 
 
-def _classes(ranks: Iterable[RankTrace]) -> dict[str, str]:
-    """Return name -> class of all modules, in order of their first call."""
+def _classes(ranks: Iterable[RankTrace], *, thorough: bool) -> dict[str, str]:
+    """Return name -> class of the modules, in order of their first call: of all, or of some row groups."""
     found: dict[str, str] = {}
-    for rank in ranks:
-        for table in rank.tables(["module_name", "module_class"]):
-            for batch in table.to_batches():
-                _add_classes(batch.column(0), batch.column(1), found)
+    tables = (table for rank in ranks for table in (rank.tables(_CLASS_COLUMNS) if thorough else _some_tables(rank)))
+    for table in tables:
+        for batch in table.to_batches():
+            _add_classes(batch.column(0), batch.column(1), found)
     return found
+
+
+def _some_tables(rank: RankTrace) -> Iterator[pa.Table]:
+    groups = rank.row_groups
+    chosen = {0, 1, len(groups) // 2, len(groups) - 2, len(groups) - 1}
+    yield from (rank.read(group, _CLASS_COLUMNS) for at, group in enumerate(groups) if at in chosen)
+    yield rank.ring.select(_CLASS_COLUMNS)
 
 
 def _add_classes(names: pa.DictionaryArray, classes: pa.DictionaryArray, found: dict[str, str]) -> None:

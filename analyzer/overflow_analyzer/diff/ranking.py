@@ -12,7 +12,7 @@ from overflow_analyzer.diff.model import BatchGrowth
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.block import Block
-    from overflow_analyzer.diff.comparing import Differences
+    from overflow_analyzer.diff.differences import Differences
 
 __all__ = ["Growth", "ModuleRanks", "PairedRow"]
 
@@ -111,7 +111,7 @@ class Growth:
         if not len(batches):
             return
         starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
-        at = np.searchsorted(starts, differences.rows, side="right") - 1
+        at = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(batches)))[differences.rows]
         relative, units = np.zeros(len(starts)), np.zeros(len(starts))
         np.maximum.at(relative, at, differences.relative)
         np.maximum.at(units, at, differences.units)

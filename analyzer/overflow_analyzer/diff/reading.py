@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from overflow_analyzer.diff.block import BACKWARD, FIGURES, FORWARD, MANUAL, RECOMPUTE, UNKNOWN, Block
+from overflow_analyzer.diff.block import BACKWARD, COUNTS, FIGURES, FORWARD, MANUAL, RECOMPUTE, UNKNOWN, Block
 from overflow_analyzer.diff.vocabulary import Shapes, Translation, Vocabulary
 from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.parts import stream_row_group
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.rank_trace import RankTrace
 
-__all__ = ["READ_COLUMNS", "SET_ASIDE", "SharedNames", "Side", "read_blocks"]
+__all__ = ["READ_COLUMNS", "SET_ASIDE", "SharedNames", "Side", "UnseenModuleError", "read_blocks"]
 
 SET_ASIDE: Final = -1
 """The code of a module whose rows are not compared: a wrapper that the other run does not have."""
@@ -30,11 +30,14 @@ SET_ASIDE: Final = -1
 _WALKS: Final = {"train": FORWARD, "eval": FORWARD, "recompute": RECOMPUTE, "backward": BACKWARD, "manual": MANUAL}
 _ALWAYS: Final = (
     "batch_number", "frame_number", "frame_in_batch", "call_index", "module_name", "phase", "role", "context", "kind",
-    "dtype", "shape", "abs_min", "abs_max", "zero_count", "abs_mean", "rms", "optimizer_step",
+    "dtype", "shape", "abs_min", "abs_max", "optimizer_step",
 )  # fmt: skip
+_FULL: Final = ("zero_count", "abs_mean", "rms")
 _NONFINITE: Final = ("finite_abs_max", *COUNT_COLUMNS, "note")
+_UNKNOWN_FIGURE: Final = np.float64(UNKNOWN)
+_NONE: Final = np.int64(0)
 _ROWS_READ_WHOLE: Final = 1 << 17
-READ_COLUMNS: Final = (*_ALWAYS, *_NONFINITE)
+READ_COLUMNS: Final = (*_ALWAYS, *_FULL, *_NONFINITE)
 _INTEGERS: Final = {
     "batch": "batch_number",
     "frame": "frame_number",
@@ -56,8 +59,14 @@ class SharedNames:
     dtypes: Vocabulary = field(default_factory=Vocabulary)
 
 
+class UnseenModuleError(Exception):
+    """A module that was not there when modules were matched; caught within this package."""
+
+
 class Side:
     """How the rows of one trace become blocks.
+
+    Raises ``UnseenModuleError`` at a module without a code.
 
     Args:
         names: Shared with the other side.
@@ -66,8 +75,9 @@ class Side:
 
     def __init__(self, names: SharedNames, module_codes: Mapping[str, int]) -> None:
         self.shapes = Shapes()
+        self._module_codes = module_codes
         self._names = {
-            "module": ("module_name", Translation(lambda name: module_codes.get(name, SET_ASIDE))),
+            "module": ("module_name", Translation(self._module)),
             "phase": ("phase", Translation(names.phases.code)),
             "walk": ("phase", Translation(lambda phase: _WALKS.get(phase, FORWARD))),
             "role": ("role", Translation(names.roles.code)),
@@ -76,6 +86,12 @@ class Side:
             "dtype": ("dtype", Translation(names.dtypes.code)),
         }
         self._ignored = Translation(lambda note: int(IGNORED_NOTE in note.split("; ")))
+
+    def _module(self, name: str) -> int:
+        try:
+            return self._module_codes[name]
+        except KeyError:
+            raise UnseenModuleError(name) from None
 
     def block(self, table: pa.Table, offset: int) -> Block:
         """Return a table's rows.
@@ -88,18 +104,20 @@ class Side:
         columns["batch"] = columns["batch"] - offset if offset else columns["batch"]
         columns |= {name: translate(table[source]) for name, (source, translate) in self._names.items()}
         columns["shape"] = self.shapes(table["shape"])
-        for name in (*FIGURES, *COUNT_COLUMNS, "zero_count"):
-            if name in table.column_names:
-                columns[name] = _numbers(table[name])
-        if "note" in table.column_names:
+        count, present = table.num_rows, table.column_names
+        for name in (*FIGURES, *COUNTS):
+            columns[name] = _numbers(table[name]) if name in present else _constant(_UNKNOWN_FIGURE, count)
+        if "note" in present:
             columns["ignored"] = self._ignored(table["note"]) == 1
         else:
-            columns |= {name: np.broadcast_to(np.int64(0), (table.num_rows,)) for name in COUNT_COLUMNS}
-            columns |= {"ignored": np.broadcast_to(np.False_, (table.num_rows,)), "finite_abs_max": columns["abs_max"]}
+            columns |= {name: _constant(_NONE, count) for name in COUNT_COLUMNS}
+            columns |= {"ignored": _constant(np.False_, count), "finite_abs_max": columns["abs_max"]}
         return Block(columns)
 
 
-def read_blocks(rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None) -> Iterator[Block]:
+def read_blocks(
+    rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None, full_statistics: bool = True
+) -> Iterator[Block]:
     """Yield the rows of one rank in order, a row group a block, or a piece of a large one.
 
     Args:
@@ -108,12 +126,13 @@ def read_blocks(rank: RankTrace, side: Side, *, offset: int = 0, batch: int | No
         offset: Subtracted from the batch numbers.
         batch: The only batch wanted, in the trace's own numbers. Row groups that have neither it nor the one after it
             (which shows whether it is whole) are not read.
+        full_statistics: Whether to read the figures that are only there where they were asked for.
 
     Raises:
         DamagedTraceError: A row group cannot be read.
     """
     segments = _Segments()
-    tables = _tables(rank, batch)
+    tables = _tables(rank, batch, (*_ALWAYS, *_FULL) if full_statistics else _ALWAYS)
     with ThreadPoolExecutor(max_workers=1) as reader:
         # One table ahead: what is being compared and what is being read, never more.
         ahead = reader.submit(_next_block, side, tables, offset)
@@ -127,16 +146,30 @@ def _next_block(side: Side, tables: Iterator[pa.Table], offset: int) -> Block | 
     return None if table is None else side.block(table, offset)
 
 
-def _tables(rank: RankTrace, batch: int | None) -> Iterator[pa.Table]:
+def _tables(rank: RankTrace, batch: int | None, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
     for group in rank.row_groups:
         if batch is None or group.first_batch - 1 <= batch <= group.last_batch:
-            columns = _ALWAYS if group.finite else READ_COLUMNS
+            columns = wanted if group.finite else (*wanted, *_NONFINITE)
             if group.rows > _ROWS_READ_WHOLE and group.first_rank == group.last_rank:
-                yield from stream_row_group(group, columns)
+                yield from _whole_frames(stream_row_group(group, columns))
             else:
                 yield rank.read(group, columns)
     if rank.ring.num_rows:
         yield rank.ring
+
+
+def _whole_frames(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Cut the pieces again, between frames."""
+    rest: pa.Table | None = None
+    for piece in pieces:
+        table = piece if rest is None else pa.concat_tables([rest, piece])
+        frames = table["frame_number"].to_numpy()
+        cut = int(np.searchsorted(frames, frames[-1]))
+        if cut:
+            yield table.slice(0, cut)
+        rest = table.slice(cut)
+    if rest is not None:
+        yield rest
 
 
 class _Segments:
@@ -167,7 +200,10 @@ def _in_segments(block: Block, segments: _Segments) -> Iterator[Block]:
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     if column.null_count == len(column):
-        unknown = pc.fill_null(column.slice(0, 1), UNKNOWN)
-        return np.broadcast_to(unknown.to_numpy(), (len(column),))
+        return _constant(_UNKNOWN_FIGURE, len(column))
     numbers: npt.NDArray[Any] = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
     return numbers
+
+
+def _constant(value: np.generic, count: int) -> npt.NDArray[Any]:
+    return np.broadcast_to(value, (count,))

@@ -13,7 +13,7 @@ from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn,
 from overflow_analyzer.diff.naming import Naming
 from overflow_analyzer.diff.plan import Plan, make_plan
 from overflow_analyzer.diff.ranking import ModuleRanks
-from overflow_analyzer.diff.reading import Side, read_blocks
+from overflow_analyzer.diff.reading import Side, UnseenModuleError, read_blocks
 from overflow_analyzer.diff.renames import Rename
 from overflow_analyzer.diff.tolerance import Tolerance
 from overflow_analyzer.errors import NotRecordedError
@@ -66,11 +66,17 @@ def diff_traces(
         ValueError: A rule that is none.
     """
     rules = [Rename.parse(one) if isinstance(one, str) else one for one in renames]
-    plan = make_plan(a, b, offset=offset, renames=rules, rank=rank)
-    selection = Selection(batch, None if module is None else plan.select(module))
-    comparison = _Comparison(plan, tolerance or Tolerance(), selection)
-    comparison.run()
-    return comparison.result(a, b, rank)
+    for thorough in (False, True):
+        plan = make_plan(a, b, offset=offset, renames=rules, rank=rank, thorough=thorough)
+        try:
+            selection = Selection(batch, None if module is None else plan.select(module))
+            comparison = _Comparison(plan, tolerance or Tolerance(), selection)
+            comparison.run()
+            return comparison.result(a, b, rank)
+        except (UnseenModuleError, NotRecordedError):
+            if thorough:
+                raise
+    raise AssertionError("the second attempt returns or raises")
 
 
 class _Comparison:
@@ -88,12 +94,19 @@ class _Comparison:
     def run(self) -> None:
         plan, batch = self._plan, self._selection.batch
         for a, b in plan.ranks:
+            full = all(one.run.options.get("statistics") != "extrema" for one in (a, b))
             analysis = RankAnalysis(
                 a.rank, b.rank, plan.names, self._tolerance, self._selection, self._modules, self._values
             )
             analysis.run(
-                read_blocks(a, self._side_a, batch=batch),
-                read_blocks(b, self._side_b, offset=plan.offset, batch=None if batch is None else batch + plan.offset),
+                read_blocks(a, self._side_a, batch=batch, full_statistics=full),
+                read_blocks(
+                    b,
+                    self._side_b,
+                    offset=plan.offset,
+                    batch=None if batch is None else batch + plan.offset,
+                    full_statistics=full,
+                ),
                 _recorded(a, plan.names),
                 _recorded(b, plan.names),
             )

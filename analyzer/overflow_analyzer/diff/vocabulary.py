@@ -54,13 +54,14 @@ class Translation:
 
     def _translate(self, chunk: pa.DictionaryArray) -> Codes:
         if not chunk.dictionary.equals(self._dictionary):
-            names = ["" if name is None else name for name in chunk.dictionary.to_pylist()]
-            self._table = np.array([self._code(name) for name in [*names, ""]], np.int32)
+            self._table = np.array([self._code(name or "") for name in chunk.dictionary.to_pylist()], np.int32)
             self._dictionary = chunk.dictionary
-        indices = chunk.indices
-        if indices.null_count:
-            indices = indices.fill_null(len(self._table) - 1)
-        translated: Codes = self._table[indices.to_numpy(zero_copy_only=False)]
+        if chunk.null_count == 0 and len(self._table) == 1:
+            return np.broadcast_to(self._table, (len(chunk),))
+        table, indices = self._table, chunk.indices
+        if chunk.null_count:
+            table, indices = np.append(table, np.int32(self._code(""))), indices.fill_null(len(table))
+        translated: Codes = table[indices.to_numpy(zero_copy_only=False)]
         return translated
 
 
