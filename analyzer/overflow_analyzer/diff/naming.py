@@ -174,7 +174,13 @@ class Naming:
                     where.entries,
                 )
             )
-        return tuple(found)
+        # In order of batches, and in one that does not depend on where regions were cut.
+        return tuple(
+            sorted(
+                found,
+                key=lambda one: (one.first_batch or 0, one.what != "class", one.module_name, one.context, one.what),
+            )
+        )
 
     def _value(self, what: str, code: int, shapes: Shapes) -> str:
         if what == "shape":
