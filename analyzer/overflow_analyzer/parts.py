@@ -81,6 +81,8 @@ class RowGroup:
     last_rank: int | None
     finite: bool
     """Whether the statistics of the three counts prove that no element is inf or nan."""
+    may_vanish: bool = False
+    """Whether a living run's ``max_bytes`` may remove the file: a group whose file is gone has no rows then."""
 
 
 @dataclass(frozen=True)
@@ -193,15 +195,18 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
         DamagedTraceError: Its pages cannot be read.
     """
     names = SCHEMA.names if columns is None else list(columns)
-    with _naming(group), pq.ParquetFile(group.path) as file:
+    with _opened(group) as file:
+        if file is None:
+            return pa.Table.from_batches([], _contract(names))
         return _in_contract(file.read_row_group(group.index, columns=names), names)
 
 
 def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield a row group in pieces, so that memory does not grow with it; the rest as ``read_row_group``."""
     names = SCHEMA.names if columns is None else list(columns)
-    with _naming(group), pq.ParquetFile(group.path, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
-        for batch in file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names):
+    with _opened(group, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
+        batches = () if file is None else file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names)
+        for batch in batches:
             yield _in_contract(pa.Table.from_batches([batch]), names)
 
 
@@ -212,23 +217,36 @@ def check_pages(footer: Footer) -> None:
         DamagedTraceError: A page is not what was written.
     """
     for group in footer.row_groups:
-        with _naming(group), pq.ParquetFile(group.path, page_checksum_verification=True) as file:
+        with _opened(group, page_checksum_verification=True) as file:
             file.read_row_group(group.index)
 
 
 @contextlib.contextmanager
-def _naming(group: RowGroup) -> Iterator[None]:
+def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
+    """Open a row group's file; whatever is wrong with it names the group."""
     try:
-        yield
+        try:
+            source = open_regular(group.path)
+        except FileNotFoundError:
+            if not group.may_vanish:
+                raise
+            yield None
+            return
+        with source, pq.ParquetFile(source, **options) as file:
+            yield file
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise DamagedTraceError(
             f"{group.path}: row group {group.index} cannot be read ({_first_line(error)})"
         ) from None
 
 
+def _contract(names: list[str]) -> pa.Schema:
+    return pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
+
+
 def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
-    wanted = pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
-    return _checked(table.select(names).cast(wanted))
+    table, wanted = table.select(names), _contract(names)
+    return _checked(table if table.schema.equals(wanted) else table.cast(wanted))
 
 
 def _checked(table: pa.Table) -> pa.Table:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
 from overflow_analyzer.files import open_regular, read_regular
@@ -69,16 +68,8 @@ class RankTrace:
             DamagedTraceError: Its pages cannot be read.
         """
         if group.first_rank == group.last_rank:
-            return self._read_own(group, columns)
-        return self._own_rows(read_row_group(group, [*(columns or SCHEMA.names), "rank"]))
-
-    def _read_own(self, group: RowGroup, columns: Sequence[str] | None) -> pa.Table:
-        try:
             return read_row_group(group, columns)
-        except DamagedTraceError:
-            if self.ended == "still running" and not group.path.exists():  # the run's max_bytes has removed it since
-                return SCHEMA.empty_table() if columns is None else SCHEMA.empty_table().select(list(columns))
-            raise
+        return self._own_rows(read_row_group(group, [*(columns or SCHEMA.names), "rank"]))
 
     def _pieces(self, group: RowGroup, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         if group.rows <= _ROWS_READ_WHOLE:
@@ -89,7 +80,8 @@ class RankTrace:
             yield from map(self._own_rows, stream_row_group(group, [*(columns or SCHEMA.names), "rank"]))
 
     def _own_rows(self, table: pa.Table) -> pa.Table:
-        return table.filter(pc.equal(table["rank"], self.rank)).drop_columns(["rank"])
+        own = pa.array(np.asarray(table["rank"].combine_chunks()) == self.rank)
+        return table.filter(own).drop_columns(["rank"])
 
     def tables(
         self, columns: Sequence[str] | None = None, *, batch: int | None = None, frames: range | None = None
@@ -158,10 +150,15 @@ def open_rank(rank: int, directory: Path) -> RankTrace:
     if ring is not None and run.end is None:
         run = replace(run, end=ring.end)
     ended = _how_ended(run, directory)
-    if ring is not None and ended != "still running":
+    if ended == "still running":
+        footers = [_may_vanish(footer) for footer in footers]
+    elif ring is not None:
         lost += _check_newest(footers)
+    if footers and not lost_ring and ended in {"killed", "unknown"} and _emptied(directory, ring):
+        lost.append(f"{directory / RING_FILE}: it is empty, though parts were made of its rows")
     last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
-    left = SCHEMA.empty_table() if ring is None else ring.kept_after(last_sealed)
+    # Not SCHEMA.empty_table(), which imports pandas where that is installed.
+    left = pa.Table.from_batches([], SCHEMA) if ring is None else ring.kept_after(last_sealed)
     return RankTrace(
         rank=rank,
         run=run,
@@ -172,19 +169,19 @@ def open_rank(rank: int, directory: Path) -> RankTrace:
         lost=(
             *(lost_run if footers or left.num_rows else ()),
             *lost,
-            *_lost_of_ring(directory, ring, lost_ring, footers),
+            *lost_ring,
         ),
     )
 
 
-def _lost_of_ring(
-    directory: Path, ring: RingContents | None, lost: tuple[str, ...], footers: list[Footer]
-) -> tuple[str, ...]:
-    """Say also that a ring cannot have been empty: rows were sealed out of it."""
-    empty = (ring.published == 0) if ring is not None else (directory / RING_FILE).exists()
-    if footers and empty and not lost:
-        return (f"{directory / RING_FILE}: it is empty, though parts were made of its rows",)
-    return lost
+def _emptied(directory: Path, ring: RingContents | None) -> bool:
+    """Whether there is a ring without a row in it."""
+    return ring.published == 0 if ring is not None else (directory / RING_FILE).exists()
+
+
+def _may_vanish(footer: Footer) -> Footer:
+    """Say that a living run may remove the file at any time."""
+    return replace(footer, row_groups=tuple(replace(group, may_vanish=True) for group in footer.row_groups))
 
 
 def _check_newest(footers: list[Footer]) -> list[str]:
@@ -200,14 +197,12 @@ def _check_newest(footers: list[Footer]) -> list[str]:
 
 def _read_leftover(directory: Path) -> tuple[RingContents | None, tuple[str, ...]]:
     try:
-        if not (directory / RING_FILE).stat().st_size:
-            return None, ()  # its run was only about to start
         ring = read_ring(directory / RING_FILE, directory / NAMES_FILE)
     except FileNotFoundError:
         return None, ()
     except (DamagedTraceError, OSError) as error:
         return None, (_sentence(directory / RING_FILE, error),)
-    return ring, ring.lost
+    return (ring, ring.lost) if ring.bytes else (None, ())
 
 
 def _read_parts(directory: Path) -> tuple[list[Footer], list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from overflow_analyzer.errors import (
     DamagedTraceError,
@@ -114,7 +114,7 @@ def _open_file(path: Path) -> Trace:
 
 def _rank_of_file(footer: Footer, rank: int, run: RunInfo | None) -> RankTrace:
     ended: HowEnded = run.end.how if run is not None and run.end is not None else "unknown"
-    return RankTrace(rank, run or _UNKNOWN_RUN, ended, (footer,), SCHEMA.empty_table())
+    return RankTrace(rank, run or _UNKNOWN_RUN, ended, (footer,), pa.Table.from_batches([], SCHEMA))
 
 
 def _ranks_in(footer: Footer) -> set[int]:
@@ -126,7 +126,7 @@ def _ranks_in(footer: Footer) -> set[int]:
         elif group.first_rank == group.last_rank:
             ranks.add(group.first_rank)
         else:
-            ranks.update(pc.unique(read_row_group(group, ["rank"])["rank"]).to_pylist())
+            ranks.update(read_row_group(group, ["rank"])["rank"].unique().to_pylist())
     return ranks or {0}
 
 
