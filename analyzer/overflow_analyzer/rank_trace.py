@@ -30,6 +30,7 @@ __all__ = ["RankTrace", "open_rank"]
 
 _MOST_RUN_BYTES = 1 << 26
 _ROWS_READ_WHOLE = 1 << 17
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,18 @@ def open_rank(rank: int, directory: Path) -> RankTrace:
         DamagedTraceError: Nothing of a trace is there.
         OSError: It may not be read.
     """
+    found = _open_once(rank, directory)
+    for _ in range(_ATTEMPTS):
+        if not found.lost:
+            break
+        # Damage stays; what one run removes and another makes anew while it is read does not.
+        before, found = found, _open_once(rank, directory)
+        if found.lost == before.lost:
+            break
+    return found
+
+
+def _open_once(rank: int, directory: Path) -> RankTrace:
     # The ring is read before the parts are listed: a row that leaves it in between is then in a part, not in neither.
     ring, lost_ring = _read_leftover(directory)
     footers, lost = _read_parts(directory)

@@ -6,7 +6,7 @@ import errno
 import os
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,8 @@ class RingContents:
     names: Sequence[str]
     window_frames: int | None
     """Size of the rolling window in frames; None where the header is damaged."""
+    bytes: int
+    """Size of the file; 0 where its run was only about to start."""
     published: int
     """Rows that the header counts; 0 where it is damaged."""
     dropped_frames: int
@@ -105,12 +107,17 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         OSError: The file cannot be read, or is not there any more: its run has just been closed.
     """
     for _ in range(_ATTEMPTS):
-        # Rows refer to names written before them, so the ring is read first.
-        data, being_written, inode = _read_rows(ring_path)
-        names, lost = _read_names(names_path)
-        # A run that closes removes the ring, then the names; a new one may have put both in their place.
-        if ring_path.stat().st_ino == inode and len(being_written) <= _capacity(data) // 4:
+        with open_regular(ring_path) as ring:
+            # Rows refer to names written before them, so the ring is read first.
+            data, being_written = _read_rows(ring, ring_path)
+            names, lost = _read_names(names_path)
+            # A run that closes removes the ring, then the names; a new one may have put both in their place. While the
+            # ring is open here, no other file can have its number.
+            same = os.path.samestat(os.fstat(ring.fileno()), ring_path.stat())
+        if same and len(being_written) <= _capacity(data) // 4:
             break
+    if not same:
+        raise FileNotFoundError(errno.ENOENT, "one run after another is recording there", str(ring_path))
     header = _read_header(data, ring_path)
     if header is None:
         lost.append(f"the header of {ring_path.name}")
@@ -135,6 +142,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         rows=_whole_frames(rows[np.argsort(rows["row_number"], kind="stable")]),
         names=names,
         window_frames=None if header is None else int(header["window_frames"]),
+        bytes=len(data),
         published=0 if header is None else int(header["published"]),
         dropped_frames=0 if header is None else int(header["dropped_frames"]),
         end=None if header is None else _read_end(data),
@@ -142,16 +150,13 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
     )
 
 
-def _read_rows(path: Path) -> tuple[bytes, range, int]:
-    """Return a ring's bytes, the numbers of the rows that were published meanwhile, and the file's inode."""
-    with open_regular(path) as file:
-        data = file.read(_MOST_RING_BYTES + 1)
-        if len(data) > _MOST_RING_BYTES:
-            raise OSError(errno.EFBIG, f"larger than {_MOST_RING_BYTES} bytes", str(path))
-        file.seek(0)
-        later = file.read(RING_HEADER_SIZE)
-        inode = os.fstat(file.fileno()).st_ino
-    return data, range(_published(data), _published(later)), inode
+def _read_rows(ring: IO[bytes], path: Path) -> tuple[bytes, range]:
+    """Return a ring's bytes, and the numbers of the rows that were published meanwhile."""
+    data = ring.read(_MOST_RING_BYTES + 1)
+    if len(data) > _MOST_RING_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {_MOST_RING_BYTES} bytes", str(path))
+    ring.seek(0)
+    return data, range(_published(data), _published(ring.read(RING_HEADER_SIZE)))
 
 
 def _read_names(path: Path) -> tuple[list[str], list[str]]:

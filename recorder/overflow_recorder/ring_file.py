@@ -28,17 +28,16 @@ def map_ring(path: Path | None, capacity: int, window_frames: int) -> mmap.mmap:
         OSError: The disk has no room for all of it, or refuses.
     """
     size = RING_HEADER_SIZE + capacity * RING_ROW.itemsize
-    mapping = mmap.mmap(-1, size) if path is None else _map_file(path, size)
     header = np.zeros((), RING_HEADER)
     header["magic"], header["format_version"], header["row_size"] = RING_MAGIC, FORMAT_VERSION, RING_ROW.itemsize
     header["capacity"], header["window_frames"] = capacity, window_frames
-    mapping[:RING_HEADER_SIZE] = header.tobytes()
-    return mapping
-
-
-def _map_file(path: Path, size: int) -> mmap.mmap:
+    if path is None:
+        mapping = mmap.mmap(-1, size)
+        mapping[:RING_HEADER_SIZE] = header.tobytes()
+        return mapping
     ring = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
+        os.pwrite(ring, header.tobytes(), 0)  # first: who opens a file that has bytes finds a ring
         _allocate(ring, size)
         return mmap.mmap(ring, size)
     finally:
@@ -49,6 +48,6 @@ def _allocate(descriptor: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return
-    written = 0
+    written = RING_HEADER_SIZE
     while written < size:
         written += os.pwrite(descriptor, bytes(min(size - written, 1 << 20)), written)

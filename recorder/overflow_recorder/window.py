@@ -97,8 +97,9 @@ class Window:
         self._window_rows = capacity // 2
         self._ordinary_rows = capacity - min(capacity // 4, _URGENT_ROWS)
         self._in_memory = directory is None
-        self._map = map_ring(None if directory is None else directory / RING_FILE, capacity, window_frames)
+        # The names are there before the ring: who finds a ring finds its names.
         self._dictionary = NameDictionary(None if directory is None else directory / NAMES_FILE, max_names_bytes)
+        self._map = map_ring(None if directory is None else directory / RING_FILE, capacity, window_frames)
         self.names = self._dictionary.names
         self.position = self._dictionary.position
         self._rows = np.frombuffer(self._map, RING_ROW, count=capacity, offset=RING_HEADER_SIZE)
