@@ -231,7 +231,11 @@ class TraceRecorder:
             self._session.start_batch(number, after_current=False)
 
     def step(self) -> None:
-        """Say that a batch has ended, for loops that never call the root's forward or call it several times a batch."""
+        """Say that a batch has ended, for loops that never call the root's forward or call it several times a batch.
+
+        Before the first call every root forward is a batch: a loop that calls the root several times a batch assigns
+        ``batch_number = 0`` before it starts.
+        """
         if self._session is not None and not self._closed:
             self._session.start_batch(self.batch_number + 1, after_current=True)
 
