@@ -133,24 +133,31 @@ class PlainRecorder:
 
     def __init__(self, model: nn.Module) -> None:
         self.frames: list[tuple[str, list[Expected]]] = []
+        self.overwritten = False
+        """Whether any forward has changed what it was given."""
         self._inputs: list[list[Expected]] = []
         for name, module in model.named_modules():
             module.register_forward_pre_hook(self._before, with_kwargs=True)
             module.register_forward_hook(self._after(name), with_kwargs=True)
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        keywords = {name: value for name, value in kwargs.items() if _holds_tensor(value)}
-        rows = [row for position, value in enumerate(args) for row in _rows("input", f"input[{position}]", value)]
-        rows += [row for name, value in keywords.items() for row in _rows("input", f"input[{name}]", value)]
-        self._inputs.append(rows)
+        self._inputs.append(_input_rows(args, kwargs))
 
     def _after(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             rows = [row for key, value in module.named_parameters(recurse=False) for row in _rows("weight", key, value)]
             rows += [row for key, value in module.named_buffers(recurse=False) for row in _rows("buffer", key, value)]
-            self.frames.append((name, [*rows, *self._inputs.pop(), *_rows("output", "output", output)]))
+            inputs = self._inputs.pop()
+            self.overwritten |= expected_rows(inputs) != expected_rows(_input_rows(args, kwargs))
+            self.frames.append((name, [*rows, *inputs, *_rows("output", "output", output)]))
 
         return hook
+
+
+def _input_rows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Expected]:
+    keywords = {name: value for name, value in kwargs.items() if _holds_tensor(value)}
+    rows = [row for position, value in enumerate(args) for row in _rows("input", f"input[{position}]", value)]
+    return rows + [row for name, value in keywords.items() for row in _rows("input", f"input[{name}]", value)]
 
 
 def _holds_tensor(value: Any) -> bool:
