@@ -133,12 +133,17 @@ def read_blocks(
     """
     segments = _Segments()
     tables = _tables(rank, batch, (*_ALWAYS, *_FULL) if full_statistics else _ALWAYS)
-    with ThreadPoolExecutor(max_workers=1) as reader:
+    reader = ThreadPoolExecutor(max_workers=1)
+    try:
         # One table ahead: what is being compared and what is being read, never more.
         ahead = reader.submit(_next_block, side, tables, offset)
         while (block := ahead.result()) is not None:
             ahead = reader.submit(_next_block, side, tables, offset)
             yield from _in_segments(block, segments)
+    finally:
+        # Without waiting: a generator that an error abandoned is closed by the garbage collector, on any thread and at
+        # any time, where a wait for another thread can be a deadlock.
+        reader.shutdown(wait=False, cancel_futures=True)
 
 
 def _next_block(side: Side, tables: Iterator[pa.Table], offset: int) -> Block | None:

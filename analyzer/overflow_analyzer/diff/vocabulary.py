@@ -104,7 +104,8 @@ class Shapes:
 
     def _sum(self, values: npt.NDArray[np.uint64], starts: npt.NDArray[Any], length: int) -> Any:
         factors = np.resize(self._factors[1:], length) * (np.arange(length, dtype=np.uint64) // 63 + 1)
-        one = self._factors[0] * np.uint64(length + 1)
+        with np.errstate(over="ignore"):  # sums are taken modulo 2**64, which numpy tells of for scalars alone
+            one = self._factors[0] * np.uint64(length + 1)
         if not len(starts):
             return np.zeros(0, np.uint64)
         if length and starts[-1] - starts[0] == length * (len(starts) - 1):  # rows without a gap: no gathering
