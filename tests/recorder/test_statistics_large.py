@@ -39,7 +39,7 @@ def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     torch.set_num_threads(before)
 
 
-SIZES = [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, LARGE_BYTES, 5 * PIECE_BYTES + 3, LARGE_BYTES + (1 << 20) + 1]
+SIZES = [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, LARGE_BYTES, 5 * PIECE_BYTES + 3, LARGE_BYTES + (1 << 21) + 1]
 """Bytes, around where pieces and threads begin."""
 
 LARGE = [size for size in SIZES if size >= LARGE_BYTES]
@@ -77,7 +77,7 @@ def test_a_stall_sends_what_follows_the_serial_way(monkeypatch: pytest.MonkeyPat
     try:
         assert parallel.is_large(array, form)
         # THEN they read one piece, and are not called again for a while
-        assert parallel.read_in_parallel(Extremes(form), array, form) == 1 << 20
+        assert parallel.read_in_parallel(Extremes(form), array, form) == 1 << 21
         assert not parallel.is_large(array, form)
     finally:
         torch.set_num_threads(before)

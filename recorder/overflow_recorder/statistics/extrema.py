@@ -48,11 +48,11 @@ class Extremes:
         self._low, self._high = form.limit + 1, -1
         self._odd: NonFinite | None = None
 
-    def add(self, piece: Array, magnitudes: Array, lowest: int, highest: int) -> None:
-        """Add a piece whose extreme magnitudes are known; it is read again where it has inf or nan."""
+    def add(self, array: Array, start: int, magnitudes: Array, lowest: int, highest: int) -> None:
+        """Add a piece of an array whose extreme magnitudes are known; it is read again where it has inf or nan."""
         if highest > self._form.limit:
             self._odd = self._odd or NonFinite()
-            highest = self._odd.count(piece, magnitudes, self._form)
+            highest = self._odd.count(array[start : start + magnitudes.size], magnitudes, self._form)
         self._low, self._high = min(self._low, lowest), max(self._high, highest)
 
     def read(self, pieces: Iterable[Array]) -> None:
@@ -62,7 +62,7 @@ class Extremes:
             magnitudes = form.magnitudes(piece, room[: piece.size], form)
             # argmin and argmax cost a fifth of a reduction's call, and are as quick in the loop.
             lowest, highest = magnitudes.argmin(), magnitudes.argmax()
-            self.add(piece, magnitudes, magnitudes.item(lowest), magnitudes.item(highest))
+            self.add(piece, 0, magnitudes, magnitudes.item(lowest), magnitudes.item(highest))
 
     def figures(self) -> Figures:
         """The figures, without what only full statistics have."""

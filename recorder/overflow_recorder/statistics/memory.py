@@ -52,9 +52,9 @@ class Scratch(threading.local):
         return self._staging
 
     def large(self) -> Array:
-        """1 MiB, for the magnitudes of a piece that several threads read."""
+        """2 MiB, for the magnitudes of a piece that several threads read."""
         if self._large is None:
-            self._large = np.empty(1 << 20, np.uint8)
+            self._large = np.empty(1 << 21, np.uint8)
         return self._large
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 LARGE_BYTES = 4 << 20
 """From here on waking torch's threads for each piece costs less than they save."""
 
-_PIECE_BYTES = 1 << 20
 _STALL = 1e-3  # seconds for a piece, which is ten times what it needs
 _PAUSE = 10.0  # seconds
 
@@ -42,25 +41,23 @@ def is_large(array: Array, form: Format) -> bool:
 
 
 def read_in_parallel(extremes: Extremes, array: Array, form: Format) -> int:
-    """Read a contiguous array into `extremes` for as long as the threads come when they are called.
+    """Read whole pieces of a contiguous array into `extremes`, for as long as the threads come when they are called.
 
     Returns:
         How many elements have been read.
     """
     global _pause_ends  # noqa: PLW0603 # whether cores are free is a fact about the whole process
-    step = _PIECE_BYTES // array.itemsize
-    room = scratch.large().view(form.source)
-    found = np.empty(2, form.source)
+    room, found = scratch.large().view(form.source), np.empty(2, form.source)
+    step = room.size
     with quiet():
-        mask, room_tensor, both = torch.from_numpy(form.mask), torch.from_numpy(room), torch.from_numpy(found).unbind()
+        pieces = torch.split(torch.from_numpy(array[: array.size // step * step]), step)
+        mask, magnitudes, both = torch.from_numpy(form.mask), torch.from_numpy(room), torch.from_numpy(found).unbind()
         done, began = 0, time.perf_counter()
-        for piece in torch.split(torch.from_numpy(array), step):
-            size = piece.numel()
-            magnitudes = room_tensor[:size]
+        for piece in pieces:
             torch.bitwise_and(piece, mask, out=magnitudes)
             torch.aminmax(magnitudes, out=both)
-            extremes.add(array[done : done + size], room[:size], found.item(0), found.item(1))
-            done, ended = done + size, time.perf_counter()
+            extremes.add(array, done, room, found.item(0), found.item(1))
+            done, ended = done + step, time.perf_counter()
             if ended - began > _STALL:
                 _pause_ends = time.monotonic() + _PAUSE
                 break
