@@ -31,7 +31,7 @@ WAYS = {
 @pytest.fixture(params=WAYS)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads, stall, pause_ends = WAYS[request.param]
-    monkeypatch.setattr(parallel, "_STALL", stall)
+    monkeypatch.setattr(parallel, "_PATIENCE", stall)
     monkeypatch.setattr(parallel, "_pause_ends", pause_ends)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -68,7 +68,7 @@ def test_extrema_of_large_tensors_by_each_way(dtype: torch.dtype, size: int) -> 
 
 def test_a_stall_sends_what_follows_the_serial_way(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN threads that need longer than they may
-    monkeypatch.setattr(parallel, "_STALL", -1.0)
+    monkeypatch.setattr(parallel, "_PATIENCE", -1.0)
     monkeypatch.setattr(parallel, "_pause_ends", 0.0)
     array = np.ones(LARGE_BYTES, np.int8)
     form = FORMATS[torch.float8_e5m2]

@@ -36,7 +36,7 @@ def _measure_on_device(tensor: torch.Tensor) -> Figures:
 
 @pytest.fixture(autouse=True)
 def _threads_never_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_STALL", math.inf)
+    monkeypatch.setattr(parallel, "_PATIENCE", math.inf)
     monkeypatch.setattr(parallel, "_pause_ends", 0.0)
 
 

@@ -1,7 +1,7 @@
 """Large tensors, with torch's threads.
 
 For every piece the threads are woken and waited for twice. Where other processes want the same cores, such a wait can
-take longer than the whole tensor; the first that does sends the rest, and what comes soon after, the serial way.
+take longer than the whole tensor. When waits add up, the rest, and what comes soon after, goes the serial way.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 LARGE_BYTES = 4 << 20
 """From here on waking torch's threads for each piece costs less than they save."""
 
-_STALL = 1e-3  # seconds for a piece, which is ten times what it needs
-_PAUSE = 10.0  # seconds
+_PATIENCE = 5e-3  # seconds that threads may be late in all
+_SLOWEST = 4e9  # bytes a second, about what one thread reads; with several it is twice that and more
+_PAUSE = 2.0  # seconds
 
 _pause_ends = 0.0
 
@@ -57,9 +58,8 @@ def read_in_parallel(extremes: Extremes, array: Array, form: Format) -> int:
             torch.bitwise_and(piece, mask, out=magnitudes)
             torch.aminmax(magnitudes, out=both)
             extremes.add(array, done, room, found.item(0), found.item(1))
-            done, ended = done + step, time.perf_counter()
-            if ended - began > _STALL:
+            done += step
+            if time.perf_counter() - began > _PATIENCE + done * form.width / _SLOWEST:
                 _pause_ends = time.monotonic() + _PAUSE
                 break
-            began = ended
     return done
