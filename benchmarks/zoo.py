@@ -70,6 +70,7 @@ def _plainly(model_type: str) -> PlainRecorder:
     plain = PlainRecorder(model)
     with _quiet(), torch.no_grad():
         model(**inputs)
+    plain.close()
     return plain
 
 

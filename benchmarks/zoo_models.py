@@ -100,6 +100,8 @@ def _overrides(config: PreTrainedConfig) -> dict[str, Any]:
             overrides[name] = _overrides(value)
         elif name in _SIZES and isinstance(value, int) and not isinstance(value, bool):
             overrides[name] = min(value, _SIZES[name])
+        elif name == "image_size" and isinstance(value, (list, tuple)):
+            overrides[name] = [_PIXELS] * len(value)
         elif name in _TOKENS and isinstance(value, int):
             overrides[name] = min(value, 1 + _TOKENS.index(name))
         elif name == "layer_types" and isinstance(value, list):

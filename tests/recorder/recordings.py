@@ -120,8 +120,9 @@ class Expected(NamedTuple):
 
 
 def plain_figures(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The figures of a strided tensor by plain torch in float64."""
-    wide = tensor.detach().clone().to(torch.float64)
+    """The figures of a strided tensor by plain torch in float64; of a complex one by magnitude."""
+    tensor = tensor.detach().clone()
+    wide = tensor.to(torch.complex128).abs() if tensor.is_complex() else tensor.to(torch.float64)
     size, finite = wide.abs(), wide[wide.isfinite()].abs()
     extrema = (size.min().item(), size.max().item()) if wide.numel() else (None, None)
     counts = wide.isnan(), wide == float("inf"), wide == float("-inf")
@@ -136,9 +137,15 @@ class PlainRecorder:
         self.overwritten = False
         """Whether any forward has changed what it was given."""
         self._inputs: list[list[Expected]] = []
+        self._handles: list[Any] = []
         for name, module in model.named_modules():
-            module.register_forward_pre_hook(self._before, with_kwargs=True)
-            module.register_forward_hook(self._after(name), with_kwargs=True)
+            self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._after(name), with_kwargs=True))
+
+    def close(self) -> None:
+        """Remove the hooks: a module may be part of other models too, as some of transformers' activations are."""
+        for handle in self._handles:
+            handle.remove()
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inputs.append(_input_rows(args, kwargs))
