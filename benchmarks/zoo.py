@@ -1,11 +1,13 @@
 """Record a tiny model of every architecture that transformers has, whole, and compare each row with plain torch.
 
-``python -m benchmarks.zoo [MODEL_TYPE ...]`` prints an architecture a line: recorded, or why it could not be tried; the
-exit status is the number of failures. ``tests/integration/test_zoo.py`` does the same for a representative few.
+``python -m benchmarks.zoo [--part I/N] [MODEL_TYPE ...]`` prints an architecture a line: recorded, or why it could not be
+tried; the exit status is 1 where one failed. ``--part 2/8`` is the second eighth of them: what they need of memory and of
+time is given back between parts. ``tests/integration/test_zoo.py`` does the same for a representative few.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import sys
@@ -114,10 +116,29 @@ def _printed(debugger: Callable[..., Any], model_type: str) -> list[str]:
     text = io.StringIO()
     with _quiet(), torch.no_grad(), contextlib.redirect_stdout(text):
         recorder = debugger(model, trace_batch_nums=[0])
-        model(**inputs)
-    if hasattr(recorder, "close"):
-        recorder.close()
+        try:
+            if debugger is Upstream:
+                _keep_hooks(model, recorder, 1)
+            model(**inputs)
+        finally:
+            if debugger is Upstream:
+                _keep_hooks(model, recorder, 0)
+            else:
+                recorder.close()
     return [line.rstrip() for line in text.getvalue().splitlines() if line.strip() and "not a tensor" not in line]
+
+
+def _keep_hooks(model: torch.nn.Module, upstream: Upstream, most: int) -> None:
+    """Leave at most so many of upstream's hooks on each module.
+
+    It hooks a module once for every name that it has, and so prints each call as often; and it never lets go of modules,
+    though some of transformers' activations are part of every model that uses them.
+    """
+    for module in model.modules():
+        hooks = module._forward_hooks
+        ours = [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is upstream]
+        for key in ours[most:]:
+            del hooks[key]
 
 
 @contextlib.contextmanager
@@ -130,26 +151,42 @@ def _quiet() -> Any:
 
 
 def main() -> int:
-    """Try the architectures named on the command line, or all."""
+    """Try the architectures named on the command line, or all, or a part of these."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
+    parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE", help="such as t5; all, if there is none")
+    parser.add_argument("--part", metavar="I/N", type=_part, default=(1, 1), help="the I-th of N parts")
+    arguments = parser.parse_args()
     logging.set_verbosity(logging.CRITICAL)
     torch.set_num_threads(1)
-    recorded = failed = 0
-    names = sys.argv[1:] or ARCHITECTURES
-    for model_type in names:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                found = record_architecture(model_type, Path(folder))
-            except NotTriedError as error:
-                print(f"{model_type:30} not tried: {error}")
-            except Exception as error:  # noqa: BLE001  whatever it is, it is to be shown
-                failed += 1
-                print(f"{model_type:30} FAILED: {type(error).__name__}: {error}")
-            else:
-                recorded += 1
-                lines = "upstream fails" if found.upstream_lines is None else f"{found.upstream_lines} upstream lines"
-                print(f"{model_type:30} {found.frames} frames, {found.rows} rows, {lines}")
+    part, parts = arguments.part
+    names = (arguments.model_types or ARCHITECTURES)[part - 1 :: parts]
+    outcomes = [_try(model_type) for model_type in names]
+    recorded, failed = outcomes.count("recorded"), outcomes.count("failed")
     print(f"{recorded} of {len(names)} architectures recorded whole, {failed} failed, the others not tried")
-    return failed
+    return int(failed > 0)
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
+
+
+def _try(model_type: str) -> str:
+    """Print a line about an architecture, and return what came of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = record_architecture(model_type, Path(folder))
+        except NotTriedError as error:
+            outcome, text = "not tried", f"not tried: {error}"
+        except Exception as error:  # noqa: BLE001  whatever it is, it is to be shown
+            outcome, text = "failed", f"FAILED: {type(error).__name__}: {error}"
+        else:
+            lines = "upstream fails" if found.upstream_lines is None else f"{found.upstream_lines} upstream lines"
+            outcome, text = "recorded", f"{found.frames} frames, {found.rows} rows, {lines}"
+    print(f"{model_type:30} {text}", flush=True)
+    return outcome
 
 
 if __name__ == "__main__":

@@ -120,9 +120,9 @@ class Expected(NamedTuple):
 
 
 def plain_figures(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The figures of a strided tensor by plain torch in float64; of a complex one by magnitude."""
+    """The figures of a strided tensor by plain torch in float64; of a complex one by magnitude, as torch rounds it."""
     tensor = tensor.detach().clone()
-    wide = tensor.to(torch.complex128).abs() if tensor.is_complex() else tensor.to(torch.float64)
+    wide = (tensor.abs() if tensor.is_complex() else tensor).to(torch.float64)
     size, finite = wide.abs(), wide[wide.isfinite()].abs()
     extrema = (size.min().item(), size.max().item()) if wide.numel() else (None, None)
     counts = wide.isnan(), wide == float("inf"), wide == float("-inf")
