@@ -1,8 +1,8 @@
 """Record a tiny model of every architecture that transformers has, whole, and compare each row with plain torch.
 
-``python -m benchmarks.zoo [--part I/N] [MODEL_TYPE ...]`` prints an architecture a line: recorded, or why it could not be
-tried; the exit status is 1 where one failed. ``--part 2/8`` is the second eighth of them: what they need of memory and of
-time is given back between parts. ``tests/integration/test_zoo.py`` does the same for a representative few.
+``python -m benchmarks.zoo [--part I/N] [MODEL_TYPE ...]`` prints an architecture a line: recorded, or why it could not
+be tried; the exit status is 1 where one failed. ``--part 2/8`` is the second eighth of them.
+``tests/integration/test_zoo.py`` does the same for a representative few.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def _printed(debugger: Callable[..., Any], model_type: str) -> list[str]:
 def _keep_hooks(model: torch.nn.Module, upstream: Upstream, most: int) -> None:
     """Leave at most so many of upstream's hooks on each module.
 
-    It hooks a module once for every name that it has, and so prints each call as often; and it never lets go of modules,
-    though some of transformers' activations are part of every model that uses them.
+    It hooks a module once for every name that it has, and so prints each call as often; and it never lets go of
+    modules, though some of transformers' activations are part of every model that uses them.
     """
     for module in model.modules():
-        hooks = module._forward_hooks
+        hooks = module._forward_hooks  # noqa: SLF001  it keeps no handles
         ours = [key for key, hook in hooks.items() if getattr(hook, "__self__", None) is upstream]
         for key in ours[most:]:
             del hooks[key]
