@@ -254,8 +254,11 @@ class Window:
         return list(frames_from_tables([rows_to_table(rows, self.names)]))
 
     def frames_seen(self) -> int:
-        """Frames of the run so far, measured or not; takes a number, so only at the end."""
-        return next(self._frame_numbers)
+        """Frames of the run so far, measured or not."""
+        with self.lock:
+            seen = next(self._frame_numbers)
+            self._frame_numbers = itertools.count(seen)  # looking takes no number: a frame may be under way
+            return seen
 
     def write_end(self, end: EndInfo) -> None:
         """Note in the ring's header how the run ended: it needs no room on the disk."""

@@ -85,13 +85,15 @@ class PartWriter:
         return waiting >= self._part_rows and window.window_start - window.released >= self._least_rows
 
     def wait_for_room(self, released: int, seconds: float) -> bool:
-        """Wait, at most so long, until the window's released rows are no longer those."""
+        """Wait, at most so long, until the window has released more rows than those; not for a disk that has failed."""
         self._wake.set()
         until = time.monotonic() + seconds
         while self._window.released == released:
-            self._moved.clear()
-            if self._window.released == released and not self._moved.wait(max(0.0, until - time.monotonic())):
-                return False
+            self._moved.clear()  # first: what moves while the next line looks sets it again
+            if self._window.released != released:
+                break
+            if not self._running or not self._moved.wait(max(0.0, until - time.monotonic())):
+                return self._window.released != released
         return True
 
     def _work(self) -> None:
@@ -105,6 +107,7 @@ class PartWriter:
             with self._ended:
                 self._running = False
                 self._ended.notify_all()
+            self._moved.set()
 
     def _seal_when_due(self) -> None:
         sealed_at = time.monotonic()

@@ -136,3 +136,8 @@ def rows_of(path: str | Path, rank: int = 0) -> dict[int, list[dict[str, Any]]]:
             last = number
             frames[number] = list(group)
     return frames
+
+
+def warnings_in(output: str) -> list[str]:
+    """The recorder's warnings: as such, or where warnings are errors as lines."""
+    return [line for line in output.splitlines() if "RecorderWarning: " in line or line.startswith("overflow-trace: ")]

@@ -268,6 +268,32 @@ def test_waiting_for_room_ends(bench: Callable[..., Bench], monkeypatch: pytest.
     assert append(one.window, at * 10.0) == at
 
 
+def test_nobody_waits_for_a_disk_that_has_failed(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a full ring, and a disk that fails while a frame waits for it
+    one, fails = bench(), threading.Event()
+
+    def failing_seal(*_: object) -> None:
+        assert fails.wait(PATIENCE)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(one.directory, "seal", failing_seal)
+    while append(one.window, 0.0) is not None:
+        pass
+    one.writer.start()
+    wait = one.writer._moved.wait
+
+    def waits(seconds: float) -> bool:
+        fails.set()
+        return wait(seconds)
+
+    monkeypatch.setattr(one.writer._moved, "wait", waits)
+
+    # THEN the wait ends with the thread, in vain, and no frame waits ever after
+    assert not one.writer.wait_for_room(one.window.released, 1e6)
+    monkeypatch.setattr(one.writer._moved, "wait", pytest.fail)
+    assert not one.writer.wait_for_room(one.window.released, 1e6)
+
+
 def test_stopping_waits_for_the_part_that_is_being_sealed(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
