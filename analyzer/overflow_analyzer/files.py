@@ -10,7 +10,9 @@ from typing import IO, TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["open_regular", "read_regular"]
+    import pyarrow as pa
+
+__all__ = ["open_arrow", "open_regular", "read_regular"]
 
 # Opening a pipe would wait for its writer; a platform that has no such flag has no such pipes.
 _AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -27,6 +29,19 @@ def open_regular(path: Path) -> IO[bytes]:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def open_arrow(path: Path) -> pa.NativeFile:
+    """Open a regular file for Arrow, whose threads then read it without Python, which may have ended before them.
+
+    Raises:
+        OSError: As ``open_regular``.
+    """
+    import pyarrow as pa
+
+    open_regular(path).close()
+    # Of bytes alone Arrow takes names that are no UTF-8; Windows has no such names.
+    return pa.OSFile(os.fsencode(path) if os.name == "posix" else str(path))
 
 
 def read_regular(path: Path, limit: int) -> bytes:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
-from overflow_analyzer.files import open_regular
+from overflow_analyzer.files import open_arrow
 from overflow_analyzer.run_info import RunInfo, check_format_version
 from overflow_analyzer.schema import (
     COUNT_COLUMNS,
@@ -167,8 +167,8 @@ def read_footer(path: Path) -> Footer:
         UnknownVersionError: Another format version.
         OSError: The file cannot be opened.
     """
-    with open_regular(path) as source:
-        size = os.fstat(source.fileno()).st_size
+    with open_arrow(path) as source:
+        size = source.size()
         try:
             metadata = pq.read_metadata(source)
             schema = metadata.schema.to_arrow_schema()
@@ -226,7 +226,7 @@ def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
     """Open a row group's file; whatever is wrong with it names the group."""
     try:
         try:
-            source = open_regular(group.path)
+            source = open_arrow(group.path)
         except FileNotFoundError:
             if not group.may_vanish:
                 raise

@@ -222,7 +222,7 @@ def test_the_tally_is_that_of_a_plain_loop(
     for _, name, role, kind, size in some:
         if kind in FLOAT_FORMATS and role != "grad_output":
             limit = FLOAT_FORMATS[dtype or kind].max
-            least[name] = min(least.get(name, math.inf), math.log2(limit / size) if size else math.inf)
+            least[name] = min(least.get(name, math.inf), math.log2(limit) - math.log2(size) if size else math.inf)
     # THEN it is the same
     found = {one.module_name: one.headroom_bits for one in headroom.modules if one.headroom_bits is not None}
     assert found == pytest.approx(least)
