@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.frames import Frame
 
-__all__ = ["NotTriedError", "Recorded", "record_architecture"]
+__all__ = ["NotTriedError", "Recorded", "part_of", "record_architecture"]
 
 
 class NotTriedError(Exception):
@@ -154,7 +154,7 @@ def main() -> int:
     """Try the architectures named on the command line, or all, or a part of these."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo", description=__doc__)
     parser.add_argument("model_types", nargs="*", metavar="MODEL_TYPE", help="such as t5; all, if there is none")
-    parser.add_argument("--part", metavar="I/N", type=_part, default=(1, 1), help="the I-th of N parts")
+    parser.add_argument("--part", metavar="I/N", type=part_of, default=(1, 1), help="the I-th of N parts")
     arguments = parser.parse_args()
     logging.set_verbosity(logging.CRITICAL)
     torch.set_num_threads(1)
@@ -166,7 +166,8 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _part(text: str) -> tuple[int, int]:
+def part_of(text: str) -> tuple[int, int]:
+    """Read ``I/N``; a ValueError if that is no part."""
     part, parts = map(int, text.split("/"))
     if not 1 <= part <= parts:
         raise ValueError(text)
