@@ -69,14 +69,21 @@ class Member:
 
 
 class Crew:
-    """Starts processes by forking; a context manager that leaves none behind."""
+    """Starts processes by forking; a context manager that leaves none behind.
+
+    Args:
+        preloaded: Modules that the processes need not import.
+    """
+
+    def __init__(self, *preloaded: str) -> None:
+        self._preloaded = preloaded
 
     def __enter__(self) -> Self:
         self._directory = tempfile.TemporaryDirectory()
         self._started = 0
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])}
         self._server = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.crew"],
+            [sys.executable, "-W", "error", "-m", "tests.crew", *self._preloaded],
             cwd=_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self
@@ -171,6 +178,8 @@ if __name__ == "__main__":
     with contextlib.suppress(ImportError):
         import pandas  # noqa: F401, ICN001  nor what Arrow imports where it is installed
 
+    for preloaded in sys.argv[1:]:
+        importlib.import_module(preloaded)
     torch.set_num_threads(1)
     call = _serve()
     if call is not None:
