@@ -3,9 +3,9 @@
     python benchmarks/first_nonfinite.py                  make the file (some minutes, 0.6 GB), then measure
     python benchmarks/first_nonfinite.py --rows 10000000  a smaller one
 
-The file has the layout of ``overflow-analyze compact``: row groups of a million rows, figures of a float16 training. An
-inf lies in the middle of the last row group, and nan in the rest of its batch. DuckDB and Polars are asked for that row
-alone; overflow-analyze reads the frames around it too, reasons and prints its report.
+The file has the layout of ``overflow-analyze compact``: row groups of half a million rows, figures of a float16
+training. An inf lies in the middle of the last row group, and nan in the rest of its batch. DuckDB and Polars are
+asked for that row alone; overflow-analyze reads the frames around it too, reasons and prints its report.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from overflow_analyzer import EndInfo, RunInfo
 from overflow_analyzer.parts import open_part_writer, part_metadata
 from overflow_analyzer.schema import SINGLE_FILE_SCHEMA
 
-ROWS_A_GROUP = 1_000_000
+ROWS_A_GROUP = 500_000
 FRAMES_A_BATCH, ROWS_A_FRAME = 400, 3  # weight, input and output of 400 modules
 NS_A_ROW = 40_000
 MEBIBYTE = 1 << 20

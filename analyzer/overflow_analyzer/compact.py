@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compacted", "compact_trace"]
 
-ROWS_A_GROUP: Final = 1 << 20
+ROWS_A_GROUP: Final = 1 << 19
 
 
 @dataclass(frozen=True)

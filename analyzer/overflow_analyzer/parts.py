@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from dataclasses import dataclass
@@ -170,7 +171,7 @@ def read_footer(path: Path) -> Footer:
     with open_arrow(path) as source:
         size = source.size()
         try:
-            metadata = pq.read_metadata(source)
+            metadata = _metadata(path, *_state(path))
             schema = metadata.schema.to_arrow_schema()
             keys = metadata.metadata or {}
             row_groups = tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups))
@@ -226,18 +227,30 @@ def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
     """Open a row group's file; whatever is wrong with it names the group."""
     try:
         try:
+            metadata = _metadata(group.path, *_state(group.path))
             source = open_arrow(group.path)
         except FileNotFoundError:
             if not group.may_vanish:
                 raise
             yield None
             return
-        with source, pq.ParquetFile(source, **options) as file:
+        with source, pq.ParquetFile(source, metadata=metadata, **options) as file:
             yield file
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise DamagedTraceError(
             f"{group.path}: row group {group.index} cannot be read ({_first_line(error)})"
         ) from None
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    now = path.stat()
+    return now.st_ino, now.st_size, now.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=2)  # of a file with thousands of row groups it takes as long as reading one of them
+def _metadata(path: Path, *_state: int) -> pq.FileMetaData:
+    with open_arrow(path) as source:
+        return pq.read_metadata(source)
 
 
 def _contract(names: list[str]) -> pa.Schema:
