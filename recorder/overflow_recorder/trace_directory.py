@@ -106,7 +106,8 @@ class TraceDirectory:
         path = self.path / f"{PART_PREFIX}{self._sealed:08}.parquet"
         write_whole(path, data)
         self._sealed += 1
-        self._parts.append(_Part(path, data.size, retention))
+        if self._max_bytes is not None:  # a list of all parts would grow with the run
+            self._parts.append(_Part(path, data.size, retention))
 
     def _make_room(self, size: int, retention: int, max_bytes: int) -> bool:
         """Remove parts of no higher worth, the least and the oldest first; says whether ``size`` bytes fit then."""
