@@ -22,6 +22,8 @@ from overflow_recorder.faults import warn
 from overflow_recorder.reproducibility import seeds_in_force
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from overflow_recorder.recorder_arguments import RecorderArguments
@@ -75,13 +77,30 @@ class _Recorders:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._abandon_all)
 
+    def make_way(self, recorder: TraceRecorder) -> None:
+        """Close a recorder that is on the same model at the very path that the one that starts is to overwrite."""
+        if recorder.options.overwrite and recorder.path is not None:
+            self._close_others(recorder, at=recorder.path)
+
     def replace(self, recorder: TraceRecorder) -> None:
-        """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled."""
+        """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled.
+
+        Raises:
+            Exception: What a callback of that one raised; then the new one is abandoned.
+        """
+        try:
+            self._close_others(recorder)
+        except BaseException:
+            recorder.abandon()
+            raise
+        self._attached.add(recorder)
+
+    def _close_others(self, recorder: TraceRecorder, at: Path | None = None) -> None:
         for other in list(self._attached):
-            if other.model is recorder.model and other is not recorder and other.is_attached:
+            same = other.model is recorder.model and other is not recorder and other.is_attached
+            if same and (at is None or other.path == at):
                 warn("another recorder is on this model: it is closed, its trace complete, and the new one takes over")
                 other.close(reason="another recorder was attached to the model")
-        self._attached.add(recorder)
 
     def _close_all(self) -> None:
         """At the interpreter's end, for recorders that nobody closed; what one's callbacks raise stops no other."""

@@ -129,26 +129,32 @@ class TraceRecorder:
         """
         if self._session is not None or self._closed:
             return self
-        recorders_of_this_process.replace(self)
+        recorders_of_this_process.make_way(self)
         try:
             run = describe_run(self.model, self.options)
             rows = _rows_per_frame(self.model)
             self._storage = Storage(self.path, run, self.options, rows, _unless_gone(self.switch_off))
-            self._session = Session(self, self._storage)
-            self._session.attach()
         except TraceExistsError:
             raise
+        except Exception as error:  # noqa: BLE001  training starts all the same
+            return self._failed_to_start(error)
+        # Only once the path is ours: a refusal costs the recorder nothing that is on the model already.
+        recorders_of_this_process.replace(self)
+        try:
+            self._session = Session(self, self._storage)
+            self._session.attach()
         except Exception as error:
-            meant = self._session is not None and self._session.meant
-            self.abandon()
-            if meant:  # a callback's
+            if self._session is not None and self._session.meant:  # a callback's
+                self.abandon()
                 raise
-            self._failed_to_start(error)  # training starts all the same
+            return self._failed_to_start(error)
         return self
 
-    def _failed_to_start(self, error: Exception) -> None:
+    def _failed_to_start(self, error: Exception) -> Self:
+        self.abandon()
         self._session = None
         warn(f"the recorder could not start ({describe_error(error)}); training goes on, nothing is recorded")
+        return self
 
     def __enter__(self) -> Self:
         return self.start()
