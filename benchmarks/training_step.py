@@ -168,10 +168,9 @@ def main() -> None:
     watchers = list(dict.fromkeys(["base", *arguments.watchers]))
     headers = ["model", "dtype", "watched by", "ms a step", "median ratio", "ratios", "fastest runs", "CPU time"]
     for name in arguments.models:
-        rows = []
         for dtype in arguments.dtypes:
-            rows += run(name, getattr(torch, dtype), watchers, arguments.rounds, arguments.steps)
-        print(tabulate(rows, headers), flush=True)
+            rows = run(name, getattr(torch, dtype), watchers, arguments.rounds, arguments.steps)
+            print(tabulate(rows, headers), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
     else:
         yield "The file does not say how it was recorded: batches, frames and roles may be missing."
     yield from _losses(rank)
-    yield from _compiled(rank)
+    yield from _unseen(rank)
     ignored = options.get("ignore")
     if ignored and isinstance(ignored, list):
         rows = ignored_rows(rank)
@@ -95,7 +95,7 @@ def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
     elif every != 1 and not _all_frames(rank, options.get("max_frames_to_save")):
         frames = options.get("max_frames_to_save")
         whole = f"{sampled[:1].upper()}{sampled[1:]} was kept whole; of the others only" if sampled else "Only"
-        yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: this is the first among those."
+        yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: what is said here is of those alone."
 
 
 def _integers(found: Any) -> list[int]:
@@ -145,6 +145,13 @@ def _losses(rank: RankTrace) -> Iterable[str]:
         yield f"max_bytes removed {end.parts_removed} parts: the oldest batches are gone."
     for lost in rank.lost:
         yield f"It could not be read: {lost}."
+
+
+def _unseen(rank: RankTrace) -> Iterable[str]:
+    """What the recorder said of it at its close; of a run that never closed, what the model's classes tell."""
+    yield from (f"Not seen: {note}." for note in rank.run.notes)
+    if not rank.run.notes:
+        yield from _compiled(rank)
 
 
 def _compiled(rank: RankTrace) -> Iterable[str]:

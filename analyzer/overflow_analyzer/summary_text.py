@@ -67,7 +67,13 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
 
 def _rank_as_json(rank: RankSummary) -> dict[str, Any]:
     values = {name: value for name, value in asdict(rank).items() if name != "run"}
-    return {**values, "hostname": rank.run.hostname, "end": rank.run.end, "why_missing": why_missing(rank)}
+    return {
+        **values,
+        "hostname": rank.run.hostname,
+        "notes": rank.run.notes,
+        "end": rank.run.end,
+        "why_missing": why_missing(rank),
+    }
 
 
 def why_missing(rank: RankSummary) -> tuple[str, ...]:
@@ -187,6 +193,7 @@ _BY_RANK: Final[dict[str, Callable[[RankSummary], str]]] = {
     "batches": lambda rank: _kept_text(rank.batches),
     "frames": _frames_text,
     "dtypes": lambda rank: ", ".join(rank.dtypes),
+    "not seen": lambda rank: "; ".join(rank.run.notes),
 }
 
 

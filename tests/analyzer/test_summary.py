@@ -15,7 +15,7 @@ from overflow_analyzer.gaps import Gap
 from overflow_analyzer.rank_trace import RankTrace
 from overflow_analyzer.run_info import EndInfo, HowEnded
 from overflow_analyzer.summary import summarize
-from overflow_analyzer.summary_text import summary_as_json, why_missing
+from overflow_analyzer.summary_text import render_summary, summary_as_json, why_missing
 from overflow_analyzer.trace import open_trace
 from tests.analyzer.samples import two_batches, write_ranks
 from tests.rings import Ring, write_killed
@@ -158,6 +158,21 @@ def test_why_frames_are_missing(tmp_path: Path) -> None:
 
 def test_where_nothing_is_missing_nothing_is_explained(tmp_path: Path) -> None:
     assert why_missing(summarize(open_trace(write_trace(tmp_path / "run.parquet", two_batches()))).ranks[0]) == ()
+
+
+def test_what_the_recorder_did_not_see_is_quoted(tmp_path: Path) -> None:
+    # GIVEN two ranks, of which one did not see everything
+    path = tmp_path / "run.parquet"
+    for rank, notes in enumerate([(), ("lm_head: never called", "norm: never called")]):
+        write_trace(path, frames_numbered([0, 1], 1), replace(RUN, rank=rank, world_size=2, notes=notes))
+    # WHEN they are summed up
+    summary = summarize(open_trace(path))
+    # THEN text and JSON have its words
+    assert "not seen  rank 1: lm_head: never called; norm: never called\n" in render_summary(summary)
+    assert [one["notes"] for one in summary_as_json(summary)["by_rank"]] == [
+        (),
+        ("lm_head: never called", "norm: never called"),
+    ]
 
 
 def test_parts_and_ring_are_one_run(tmp_path: Path) -> None:

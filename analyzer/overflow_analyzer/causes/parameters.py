@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.causes.case import Cause, context_of, counts_of, label_of, moment_of
 from overflow_analyzer.float_formats import float_format
+from overflow_analyzer.wording import counted
 
 if TYPE_CHECKING:
     from overflow_analyzer.causes.case import Case
@@ -139,9 +140,10 @@ def _when(case: Case) -> tuple[str, ...]:
         last = finite[-1]
         steps = step - last.optimizer_step
         figure = "" if last.finite_abs_max is None else f" (abs max {last.finite_abs_max:.2e})"
-        taken = f"; {steps} optimizer step{'' if steps == 1 else 's'} lay between" if steps else ""
+        taken = f"; {counted(steps, 'optimizer step')} lay between" if steps else ""
         return (f"it was finite in batch {last.batch_number}{figure} and bad in batch {batch}{taken}",)
     if case.watched_before:
         raised = "the recorder raises at the first inf/nan and had raised at nothing before"
-        return (f"{raised}, so it went bad after this module's last call; {step} optimizer steps had been taken",)
+        taken = f"{counted(step, 'optimizer step')} had been taken"
+        return (f"{raised}, so it went bad after this module's last call; {taken}",)
     return ()
