@@ -12,11 +12,14 @@ from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.schema import COUNT_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from overflow_analyzer.parts import RowGroup
     from overflow_analyzer.trace import RankTrace
+
+    Progress = Callable[[Sequence[RowGroup]], Iterable[RowGroup]]
 
 __all__ = ["BadRow", "Moment", "RowKey", "bad_rows", "ignored_rows"]
 
@@ -56,17 +59,18 @@ class BadRow(NamedTuple):
     key: RowKey
 
 
-def bad_rows(rank: RankTrace, *, batch: int | None = None) -> Iterator[BadRow]:
+def bad_rows(rank: RankTrace, *, batch: int | None = None, progress: Progress = iter) -> Iterator[BadRow]:
     """Yield the rows with an inf or nan, in order, those noted as intended left out.
 
     Args:
         rank: One rank's trace.
         batch: Only rows of this batch.
+        progress: Called with the row groups to read; yields them and may show how far it is.
 
     Raises:
         DamagedTraceError: A row group that may hold one cannot be read.
     """
-    for table in _suspects(rank, [*COUNT_COLUMNS, *_COLUMNS], batch):
+    for table in _suspects(rank, [*COUNT_COLUMNS, *_COLUMNS], batch, progress):
         yield from _rows_at(table, _nonfinite_positions(table), batch)
 
 
@@ -76,11 +80,17 @@ def ignored_rows(rank: RankTrace) -> int:
     return sum(int(np.count_nonzero(_intended(table)[_nonfinite_positions(table)])) for table in tables)
 
 
-def _suspects(rank: RankTrace, columns: Sequence[str], batch: int | None = None) -> Iterator[pa.Table]:
+def _suspects(
+    rank: RankTrace, columns: Sequence[str], batch: int | None = None, progress: Progress = iter
+) -> Iterator[pa.Table]:
     """Yield the rows that nothing proves finite."""
-    for group in rank.row_groups:
-        if not group.finite and (batch is None or group.first_batch <= batch <= group.last_batch):
-            yield from pieces(rank, group, columns)
+    groups = [
+        group
+        for group in rank.row_groups
+        if not group.finite and (batch is None or group.first_batch <= batch <= group.last_batch)
+    ]
+    for group in progress(groups):
+        yield from pieces(rank, group, columns)
     yield rank.ring
 
 

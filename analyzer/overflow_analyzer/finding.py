@@ -19,6 +19,7 @@ from overflow_analyzer.locating import Located, locate
 from overflow_analyzer.sightings import sightings, sightings_in_batch
 
 if TYPE_CHECKING:
+    from overflow_analyzer.bad_rows import Progress
     from overflow_analyzer.frames import Entry, Frame
     from overflow_analyzer.sightings import Sighting
     from overflow_analyzer.trace import RankTrace, Trace
@@ -80,7 +81,12 @@ class Finding:
 
 
 def find_first_nonfinite(
-    trace: Trace, *, rank: int | None = None, batch: int | None = None, frames: int | None = None
+    trace: Trace,
+    *,
+    rank: int | None = None,
+    batch: int | None = None,
+    frames: int | None = None,
+    progress: Progress = iter,
 ) -> Finding | None:
     """Find the first inf/nan among what was recorded and reason about it.
 
@@ -92,6 +98,7 @@ def find_first_nonfinite(
         rank: Only this rank; None for the rank that was first, by batch and then by time.
         batch: Only this batch.
         frames: How many frames ``Finding.window`` has at most; None for as many as the recorder kept.
+        progress: Called with the row groups of a rank that may hold an inf/nan; yields them and may show how far it is.
 
     Returns:
         The finding, or None where all that was recorded is finite.
@@ -103,7 +110,8 @@ def find_first_nonfinite(
     asked = trace.ranks if rank is None else (trace.rank(rank),)
     if batch is not None:
         batch_of(trace, batch, rank=rank)
-    located = [found for one in asked if (found := locate(one, batch=batch, window=_window(one, frames)))]
+    every = (locate(one, batch=batch, window=_window(one, frames), progress=progress) for one in asked)
+    located = [found for found in every if found is not None]
     if not located:
         return None
     first = min(located, key=lambda one: (one.event.was_absorbed, one.row.batch_number, one.row.time_ns))

@@ -12,7 +12,7 @@ from overflow_analyzer.events import Event, events_of, gradient_event
 from overflow_analyzer.sightings import frame_before, frames_from, last_moment, loss_scale_in, sightings
 
 if TYPE_CHECKING:
-    from overflow_analyzer.bad_rows import Moment
+    from overflow_analyzer.bad_rows import Moment, Progress
     from overflow_analyzer.frames import Entry, Frame
     from overflow_analyzer.trace import RankTrace
 
@@ -40,13 +40,14 @@ class Located:
     absorbed_before: tuple[Frame, ...] = ()
 
 
-def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None:
+def locate(rank: RankTrace, *, batch: int | None, window: int, progress: Progress = iter) -> Located | None:
     """Find the inf/nan of one rank that is to be reported.
 
     Args:
         rank: One rank's trace.
         batch: Only this batch.
         window: At least so many frames before it are returned, where they were recorded.
+        progress: As ``bad_rows`` takes it.
 
     Returns:
         The first that was not absorbed; the first absorbed one where all were; None where all is finite.
@@ -55,7 +56,7 @@ def locate(rank: RankTrace, *, batch: int | None, window: int) -> Located | None
     absorbed: list[Frame] = []
     harmless: Located | None = None
     gradient: BadRow | None = None
-    for row in bad_rows(rank, batch=batch):
+    for row in bad_rows(rank, batch=batch, progress=progress):
         if row.key.role in _GRADIENT_ROLES:
             gradient = gradient if gradient is not None and _same_step(gradient, row) else row
             continue

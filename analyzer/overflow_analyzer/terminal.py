@@ -10,7 +10,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable
 
 __all__ = [
     "display_width",
@@ -96,7 +96,7 @@ def _take(text: str, width: int) -> str:
     return text
 
 
-def progress(items: Iterable[T], total: int, what: str, stream: TextIO | None = None) -> Iterator[T]:
+def progress(items: Iterable[T], total: int, what: str, stream: TextIO | None = None) -> Generator[T, None, None]:
     """Yield ``items``; where that takes over a second, show on a terminal how far it is.
 
     Args:
@@ -107,15 +107,17 @@ def progress(items: Iterable[T], total: int, what: str, stream: TextIO | None = 
     """
     stream = stream or sys.stderr
     shown, started = False, time.monotonic()
-    for done, item in enumerate(items):
-        if stream is not None and time.monotonic() - started > _PATIENCE and (shown or is_terminal(stream)):
-            stream.write(_bar(what, done, total))
+    try:
+        for done, item in enumerate(items):
+            if stream is not None and time.monotonic() - started > _PATIENCE and (shown or is_terminal(stream)):
+                stream.write(_bar(what, done, total))
+                stream.flush()
+                shown = True
+            yield item
+    finally:  # also where the rest is not asked for
+        if shown:
+            stream.write("\r\x1b[K")
             stream.flush()
-            shown = True
-        yield item
-    if shown:
-        stream.write("\r\x1b[K")
-        stream.flush()
 
 
 def _bar(what: str, done: int, total: int) -> str:

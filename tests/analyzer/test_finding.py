@@ -14,9 +14,11 @@ from tests.analyzer.findings import absorbing, bad, carrying, find, found, makin
 from tests.traces import RUN, frame, tensor, write_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from overflow_analyzer.frames import Frame
+    from overflow_analyzer.parts import RowGroup
 
 
 def names(frames: tuple[Frame, ...]) -> list[str]:
@@ -215,6 +217,21 @@ def test_the_window_has_as_many_frames_as_asked_for(tmp_path: Path, asked: int, 
 def test_a_window_size_that_makes_no_sense_in_the_file_is_not_used(tmp_path: Path) -> None:
     run = with_options(max_frames_to_save="many")
     assert len(found(tmp_path, [making(0, 0, "a", in_batch=0)], run).window) == 1
+
+
+def test_progress_is_told_of_what_may_hold_one(tmp_path: Path) -> None:
+    # GIVEN four parts, of which the statistics prove the first two finite
+    frames = [passing(0, 0, "a"), passing(1, 1, "a"), making(2, 2, "a"), carrying(3, 3, "a")]
+    opened = open_trace(write_trace(tmp_path / "run.parquet", frames, frames_per_part=1))
+    told: list[tuple[int, ...]] = []
+
+    def progress(groups: Sequence[RowGroup]) -> Iterable[RowGroup]:
+        told.append(tuple(group.first_batch for group in groups))
+        return groups
+
+    # WHEN the first is searched for, THEN only the others were to be read
+    assert find_first_nonfinite(opened, progress=progress) is not None
+    assert told == [(2, 3)]
 
 
 def test_one_batch_can_be_asked_for(tmp_path: Path) -> None:

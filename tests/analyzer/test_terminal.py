@@ -116,6 +116,22 @@ def test_slow_work_shows_how_far_it_is_and_clears_up(monkeypatch: pytest.MonkeyP
     assert screen.getvalue().endswith("\r\x1b[K")
 
 
+def test_the_bar_is_cleared_where_the_rest_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN slow work, of which a bar is shown
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    screen = Screen()
+    items = progress("abcd", 4, "searching", screen)
+    assert (next(items), next(items), next(items)) == ("a", "b", "c")
+    assert "searching [" in screen.getvalue()
+
+    # WHEN what was searched for is found
+    items.close()
+
+    # THEN the line is empty
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
 def test_progress_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))

@@ -45,11 +45,17 @@ def command(
     from overflow_analyzer.finding import find_first_nonfinite
     from overflow_analyzer.report_text import finding_as_json, render_finding, render_nothing_found
     from overflow_analyzer.strict_json import to_json
-    from overflow_analyzer.terminal import shows_colour
+    from overflow_analyzer.terminal import progress, shows_colour
     from overflow_analyzer.trace import open_trace
 
     opened = open_trace(trace)
-    finding = find_first_nonfinite(opened, rank=rank, batch=batch, frames=frames)
+    finding = find_first_nonfinite(
+        opened,
+        rank=rank,
+        batch=batch,
+        frames=frames,
+        progress=lambda groups: progress(groups, len(groups), "searching"),
+    )
     coverage = finding.coverage if finding else coverage_of(opened)
     if format == "json":
         write(to_json(finding_as_json(finding, coverage)))
