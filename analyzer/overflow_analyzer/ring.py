@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from overflow_analyzer.arrow_arrays import bit_array, number_array, text_array
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.files import open_regular, read_regular
 from overflow_analyzer.names import read_names
@@ -258,22 +259,20 @@ def rows_to_table(rows: Rows, names: Sequence[str]) -> pa.Table:
 
 def _column(name: str, rows: Rows, names: Sequence[str]) -> pa.Array:
     if name in _CODES:
-        return pa.DictionaryArray.from_arrays(
-            pa.array(rows[name].astype(np.int32)), pa.array(_CODES[name], pa.string())
-        )
+        return pa.DictionaryArray.from_arrays(number_array(rows[name].astype(np.int32)), text_array(_CODES[name]))
     if name == "shape":
         return _shapes(rows)
     values = np.ascontiguousarray(rows[name])
     if pa.types.is_dictionary(SCHEMA.field(name).type):
         return _names(values, names, nullable=name in _NULLABLE_NAMES)
     absent = None if name not in _PRESENT else (rows["present"] & _PRESENT[name]) == 0
-    return pa.array(values, SCHEMA.field(name).type, mask=absent)
+    return number_array(values, absent)
 
 
 def _names(positions: npt.NDArray[np.uint32], names: Sequence[str], *, nullable: bool) -> pa.Array:
     used, indices = np.unique(positions, return_inverse=True)
-    codes = pa.array(indices.astype(np.int32), mask=positions == 0 if nullable else None)
-    return pa.DictionaryArray.from_arrays(codes, pa.array([names[at] for at in used.tolist()], pa.string()))
+    codes = number_array(indices.astype(np.int32), positions == 0 if nullable else None)
+    return pa.DictionaryArray.from_arrays(codes, text_array([names[at] for at in used.tolist()]))
 
 
 def _shapes(rows: Rows) -> pa.Array:
@@ -282,4 +281,6 @@ def _shapes(rows: Rows) -> pa.Array:
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     taken = np.arange(RING_MAX_DIMENSIONS) < lengths[:, None]
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(rows["shape"][taken]), mask=pa.array(~has_shape))
+    return pa.ListArray.from_arrays(
+        number_array(offsets), number_array(rows["shape"][taken]), mask=bit_array(~has_shape)
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from overflow_analyzer.columns import numbers
 from overflow_analyzer.parts import open_part_writer, part_metadata, sync_directory
 from overflow_analyzer.schema import METADATA_PART_KEY, SCHEMA
 
@@ -34,7 +35,7 @@ def encode_part(tables: Iterable[pa.Table], run: RunInfo) -> pa.Buffer:
     del metadata[METADATA_PART_KEY]  # known at the end only
     with open_part_writer(sink, SCHEMA, metadata) as writer:
         for table in tables:
-            frames += len(np.unique(table["frame_number"].to_numpy()))
+            frames += len(np.unique(numbers(table, "frame_number")))
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
     return sink.getvalue()

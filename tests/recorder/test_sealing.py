@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -81,3 +84,24 @@ def test_the_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
 
     # THEN its bytes are flushed under the temporary name, and then the directory that has the final one
     assert asked == [("file", ["_file.tmp"]), ("directory", ["file"])]
+
+
+_RECORDED = """
+import sys, torch
+from overflow_recorder import TraceRecorder
+
+with TraceRecorder(torch.nn.Linear(2, 2), sys.argv[1], every_n_batches=1) as recorder:
+    recorder.model(torch.ones(1, 2))
+print("pandas" in sys.modules)
+"""
+
+
+def test_sealing_leaves_pandas_alone_where_it_is_installed(tmp_path: Path) -> None:
+    # GIVEN a pandas that Arrow would import
+    assert importlib.util.find_spec("pandas") is not None
+    # WHEN a process records and seals
+    command = [sys.executable, "-c", _RECORDED, tmp_path / "run.parquet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    # THEN it has not been imported in the middle of the training
+    assert done.stdout == "False\n"
+    assert read_footer(next((tmp_path / "run.parquet" / "rank=0").glob("part-*.parquet"))).rows == 4
