@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch._C import _is_tracing
 from torch.compiler import is_compiling
 
 from overflow_recorder.faults import warn
@@ -56,6 +57,11 @@ class _Hook:
     def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
         return _INERT
 
+    @property
+    def __name__(self) -> str:
+        # What torch.jit.script asks of every hook, which it would compile.
+        raise AttributeError("a recorded model cannot be scripted: close the recorder before torch.jit.script")
+
 
 class _BeforeForward(_Hook):
     __slots__ = ()
@@ -65,6 +71,9 @@ class _BeforeForward(_Hook):
         # the numbers. The graph, its breaks and its guards stay as they are without a recorder.
         if is_compiling():
             return
+        if _is_tracing():  # what measured here would become a part of torch.jit's graph
+            self.session.unseen.tell_of_tracing()
+            return
         self.session.before_forward(self.hooked, module, args, kwargs)
 
 
@@ -72,7 +81,7 @@ class _AfterForward(_Hook):
     __slots__ = ()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-        if is_compiling():
+        if is_compiling() or _is_tracing():
             return
         self.hooked.ran = True
         self.session.after_forward(self.hooked, module, args, kwargs, output)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Unseen", "compiled_regions"]
 
 _NAMED: Final = 5
+_TRACED: Final = (
+    "a forward under torch.jit.trace is neither measured nor counted as a batch: measuring it would become a part of "
+    "the graph"
+)
 _REMEDY: Final = "to record them, set TORCHDYNAMO_DISABLE=1 or do not compile"
 
 
@@ -33,6 +37,7 @@ class Unseen:
         self._model = model
         self._hooks = hooks
         self._looked = False
+        self._traced = False
         self.told = False
         """Whether a warning was given."""
 
@@ -46,12 +51,20 @@ class Unseen:
                 self.told = True
                 warn(f"not everything is recorded: {sentence}")
 
+    def tell_of_tracing(self) -> None:
+        """Once: warn that a forward goes unseen because ``torch.jit.trace`` makes a graph of it."""
+        if not self._traced:
+            self._traced = True
+            warn(f"not everything is recorded: {_TRACED}")
+
     def never_called(self) -> str | None:
         """Return why no forward was seen at all; None if one was."""
         if self._any_ran():
             return None
         if "" in self._hooks.scripted:
             return "the model is a ScriptModule, which runs without Python"
+        if self._traced:
+            return _TRACED
         if compiled_regions(self._model):
             return f"no forward of the model was seen: it is compiled, and torch.compile leaves hooks out; {_REMEDY}"
         return (
@@ -67,6 +80,8 @@ class Unseen:
         """
         with contextlib.suppress(Exception):
             sentences = [self._compiled(), self._scripted(), self._fused(), self._idle()]
+            if self._traced:
+                sentences.append(_TRACED)
             if only_batch_zero:
                 sentences.append("the root's forward was never called, so every frame counts as batch 0")
             return tuple(sentence for sentence in sentences if sentence is not None)

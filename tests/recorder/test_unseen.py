@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
 from overflow_recorder import RecorderWarning, TraceRecorder
-from tests.recorder.recordings import Forward, notes_of, record
+from tests.recorder.recordings import EVERYTHING, Forward, notes_of, record, recording
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 X = torch.ones(1, 2)
@@ -87,3 +91,72 @@ def test_a_loop_that_never_calls_the_root_is_told_of_step(tmp_path: Path) -> Non
     model = mlp()
     record(model, tmp_path / "run", lambda: [model[0](X) for _ in range(2)])
     assert "the root's forward was never called, so every frame counts as batch 0" in notes_of(tmp_path / "run")
+
+
+@contextlib.contextmanager
+def said() -> Iterator[list[str]]:
+    """What the recorder warns of; torch has warnings of its own."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(one.message) for one in caught if one.category is RecorderWarning]
+
+
+def graph_of(traced: Any) -> str:
+    """Its graph, without what torch counts through a process."""
+    return re.sub(r"___torch_mangle_\d+\.", "", str(traced.inlined_graph))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("training", [True, False])
+def test_tracing_makes_the_same_graph_and_no_frame(training: bool, tmp_path: Path) -> None:
+    # GIVEN
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(2, 2, 4, dropout=0.0, batch_first=True)
+        return nn.Sequential(mlp(), layer).train(training)
+
+    x = torch.ones(1, 1, 2)
+    trace: Any = torch.jit.trace
+    with torch.no_grad():
+        expected = trace(make(), x)
+
+    # WHEN
+    model = make()
+    with said() as caught, recording(model, tmp_path / "run", roles=EVERYTHING) as (_, frames), torch.no_grad():
+        model(x)
+        traced = [trace(model, x, check_trace=False) for _ in range(2)]  # a check would run it for real
+        model(x)
+
+    # THEN
+    (said_once,) = caught
+    assert said_once.startswith("not everything is recorded: a forward under torch.jit.trace is neither measured nor")
+    assert [graph_of(one) for one in traced] == [graph_of(expected)] * 2
+    assert torch.equal(traced[0](x), expected(x))
+    assert [frame.batch_number for frame in frames if frame.module_name == ""] == [0, 1]
+    assert any(note.startswith("a forward under torch.jit.trace") for note in notes_of(tmp_path / "run"))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_model_that_is_only_traced(tmp_path: Path) -> None:
+    trace: Any = torch.jit.trace
+    model = mlp()
+    with said() as caught, TraceRecorder(model, tmp_path / "run"):
+        trace(model, X, check_trace=False)
+    assert [one.partition(":")[0] for one in caught] == ["not everything is recorded", "nothing was recorded"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripting_a_recorded_model_says_what_to_do(tmp_path: Path) -> None:
+    # GIVEN
+    model = mlp()
+    recorder = TraceRecorder(model, tmp_path / "run").start()
+    model(X)
+
+    # WHEN, THEN
+    with pytest.raises(AttributeError, match=r"close the recorder before torch\.jit\.script"):
+        torch.jit.script(model)
+    recorder.close()
+    assert torch.equal(torch.jit.script(model)(X), model(X))
