@@ -288,6 +288,25 @@ def test_forwards_that_raise() -> None:
     assert ours.text.endswith(" Forward\n1.00e+00 1.00e+00 input[0]\n     not a tensor output\n")
 
 
+def test_shared_modules() -> None:
+    # GIVEN one module that is part of two others, and so is called twice
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shared = nn.Identity()
+            self.first, self.second = nn.Sequential(shared), nn.Sequential(shared)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))  # type: ignore[no-any-return]
+
+    # WHEN both trace it
+    upstream, ours = both(Root, [(X,)], trace_batch_nums=[0])
+    # THEN theirs has two frames for each of its two calls
+    assert upstream.text.count(" Identity\n") == 4
+    assert ours.text.count(" Identity\n") == 2
+    assert modules_in(ours.text) == ["first.0", "first", "first.0", "second", ""]
+
+
 def test_empty_containers() -> None:
     upstream, ours = both(lambda: Forward(lambda _: ()), [(X,)], trace_batch_nums=[0])
     assert ours.text == upstream.text + "     not a tensor output\n"
