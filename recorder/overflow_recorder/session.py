@@ -60,6 +60,7 @@ class Session:
         self.meant = False
         """Whether the exception under way was raised by a callback, and is to go on."""
         self._root_exception = id(None)
+        self._root_has_returned = False
         self._backward_batch: Batch | None = None
         self.batches = BatchCounter(recorder.options)
         self.failure: str | None = None
@@ -213,6 +214,7 @@ class Session:
     def _root_returned(self, output: Any) -> None:
         error = sys.exc_info()[1] if output is None else None
         self.unwinding = error is not None and id(error) != self._root_exception
+        self._root_has_returned = self._root_has_returned or not self.unwinding
         self._gradients.of_batch(output, self.batches.current)
         self.end_batch()
         self.unseen.tell()
@@ -328,7 +330,9 @@ class Session:
     def notes(self) -> tuple[str, ...]:
         """Return sentences on what was not seen, for RunInfo."""
         batches, recorded = self.batches, self._storage.window.published > 0
-        return self.unseen.notes(only_batch_zero=recorded and not batches.manual and not batches.current.called)
+        only_batch_zero = recorded and not batches.manual and not batches.current.called
+        ran_whole = self._root_has_returned or not batches.current.called
+        return self.unseen.notes(only_batch_zero=only_batch_zero, ran_whole=ran_whole)
 
     def nothing_recorded(self) -> str | None:
         """Return why there is no frame at all; None where there is one."""

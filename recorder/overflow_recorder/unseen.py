@@ -72,14 +72,15 @@ class Unseen:
             f"out; {_REMEDY}"
         )
 
-    def notes(self, *, only_batch_zero: bool) -> tuple[str, ...]:
+    def notes(self, *, only_batch_zero: bool, ran_whole: bool = True) -> tuple[str, ...]:
         """Return a sentence for everything that is known not to have been seen, for RunInfo; never raises.
 
         Args:
             only_batch_zero: Whether nothing has told the recorder where one batch ends and the next begins.
+            ran_whole: False where the root's first forward never returned: what was not called may have had no turn.
         """
         with contextlib.suppress(Exception):
-            sentences = [self._compiled(), self._scripted(), self._fused(), self._idle()]
+            sentences = [self._compiled(), self._scripted(), self._fused(), self._idle() if ran_whole else None]
             if self._traced:
                 sentences.append(_TRACED)
             if only_batch_zero:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from overflow_recorder import RecorderWarning, TraceRecorder
+from overflow_recorder import NonFiniteError, RecorderWarning, TraceRecorder
 from tests.recorder.recordings import EVERYTHING, Forward, notes_of, record, recording
 
 if TYPE_CHECKING:
@@ -160,3 +160,15 @@ def test_scripting_a_recorded_model_says_what_to_do(tmp_path: Path) -> None:
         torch.jit.script(model)
     recorder.close()
     assert torch.equal(torch.jit.script(model)(X), model(X))
+
+
+def test_what_had_no_turn_before_the_run_stopped_is_not_called_unused(tmp_path: Path) -> None:
+    # GIVEN a model whose first module overflows
+    first = nn.Linear(2, 2)
+    nn.init.constant_(first.weight, float("inf"))
+    model = nn.Sequential(first, nn.Linear(2, 2))
+    # WHEN the recorder stops the run there
+    with pytest.raises(NonFiniteError), TraceRecorder(model, tmp_path / "run.parquet"):
+        model(X)
+    # THEN nothing is said of the second one
+    assert list(notes_of(tmp_path / "run.parquet")) == []
