@@ -100,7 +100,7 @@ def test_sealing_leaves_pandas_alone_where_it_is_installed(tmp_path: Path) -> No
     # GIVEN a pandas that Arrow would import
     assert importlib.util.find_spec("pandas") is not None
     # WHEN a process records and seals
-    command = [sys.executable, "-c", _RECORDED, tmp_path / "run.parquet"]
+    command = [sys.executable, "-c", _RECORDED, str(tmp_path / "run.parquet")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     # THEN it has not been imported in the middle of the training
     assert done.stdout == "False\n"
