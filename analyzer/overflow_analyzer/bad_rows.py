@@ -12,14 +12,12 @@ from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.schema import COUNT_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from overflow_analyzer.parts import RowGroup
+    from overflow_analyzer.parts import Progress
     from overflow_analyzer.trace import RankTrace
-
-    Progress = Callable[[Sequence[RowGroup]], Iterable[RowGroup]]
 
 __all__ = ["BadRow", "Moment", "RowKey", "bad_rows", "ignored_rows"]
 

@@ -19,8 +19,8 @@ from overflow_analyzer.locating import Located, locate
 from overflow_analyzer.sightings import sightings, sightings_in_batch
 
 if TYPE_CHECKING:
-    from overflow_analyzer.bad_rows import Progress
     from overflow_analyzer.frames import Entry, Frame
+    from overflow_analyzer.parts import Progress
     from overflow_analyzer.sightings import Sighting
     from overflow_analyzer.trace import RankTrace, Trace
 

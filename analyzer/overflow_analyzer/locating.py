@@ -12,8 +12,9 @@ from overflow_analyzer.events import Event, events_of, gradient_event
 from overflow_analyzer.sightings import frame_before, frames_from, last_moment, loss_scale_in, sightings
 
 if TYPE_CHECKING:
-    from overflow_analyzer.bad_rows import Moment, Progress
+    from overflow_analyzer.bad_rows import Moment
     from overflow_analyzer.frames import Entry, Frame
+    from overflow_analyzer.parts import Progress
     from overflow_analyzer.trace import RankTrace
 
 __all__ = ["Located", "locate"]

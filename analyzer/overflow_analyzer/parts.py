@@ -26,8 +26,11 @@ from overflow_analyzer.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    Progress = Callable[[Sequence["RowGroup"]], Iterable["RowGroup"]]
+    _State = tuple[Path, int, int, int]
 
 __all__ = [
     "Footer",
@@ -168,10 +171,11 @@ def read_footer(path: Path) -> Footer:
         UnknownVersionError: Another format version.
         OSError: The file cannot be opened.
     """
+    state = _state(path)
     with open_arrow(path) as source:
         size = source.size()
         try:
-            metadata = _metadata(path, *_state(path))
+            metadata = _metadata(source, state)
             schema = metadata.schema.to_arrow_schema()
             keys = metadata.metadata or {}
             row_groups = tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups))
@@ -227,14 +231,13 @@ def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
     """Open a row group's file; whatever is wrong with it names the group."""
     try:
         try:
-            metadata = _metadata(group.path, *_state(group.path))
-            source = open_arrow(group.path)
+            state, source = _state(group.path), open_arrow(group.path)
         except FileNotFoundError:
             if not group.may_vanish:
                 raise
             yield None
             return
-        with source, pq.ParquetFile(source, metadata=metadata, **options) as file:
+        with source, pq.ParquetFile(source, metadata=_metadata(source, state), **options) as file:
             yield file
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
         raise DamagedTraceError(
@@ -242,15 +245,23 @@ def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
         ) from None
 
 
-def _state(path: Path) -> tuple[int, int, int]:
+def _state(path: Path) -> _State:
     now = path.stat()
-    return now.st_ino, now.st_size, now.st_mtime_ns
+    return path, now.st_ino, now.st_size, now.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=2)  # of a file with thousands of row groups it takes as long as reading one of them
-def _metadata(path: Path, *_state: int) -> pq.FileMetaData:
-    with open_arrow(path) as source:
-        return pq.read_metadata(source)
+def _metadata(source: pa.NativeFile, state: _State) -> pq.FileMetaData:
+    """Parse a footer once: of a file with thousands of row groups that takes as long as reading one of them."""
+    parsed = _latest(state)
+    if not parsed:
+        parsed.append(pq.read_metadata(source))
+    return parsed[0]
+
+
+@functools.lru_cache(maxsize=2)  # two traces are compared in turn
+def _latest(_: _State) -> list[pq.FileMetaData]:
+    """Room for the metadata of a file, for as long as it is the same and one of the last that were read."""
+    return []
 
 
 def _contract(names: list[str]) -> pa.Schema:
