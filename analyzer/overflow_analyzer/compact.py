@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from overflow_analyzer.arrow_arrays import number_array
+from overflow_analyzer.columns import numbers
 from overflow_analyzer.gaps import KeptBuilder
 from overflow_analyzer.outputs import new_file
 from overflow_analyzer.parts import open_part_writer, part_metadata
@@ -73,7 +75,7 @@ def compact_trace(
             seen = KeptBuilder()
             for table in progress(_row_groups(rank, rows_a_group), _about(rank) // rows_a_group + 1):
                 writer.write_table(_with_rank(table, rank.rank), row_group_size=table.num_rows)
-                seen.add_numbers(table["frame_number"].to_numpy())
+                seen.add_numbers(numbers(table, "frame_number"))
                 rows += table.num_rows
             frames += seen.count
         writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
@@ -110,8 +112,7 @@ def _row_groups(rank: RankTrace, rows_a_group: int) -> Iterator[pa.Table]:
 
 def _end_of_frames(table: pa.Table, rows_a_group: int) -> int | None:
     """Where to cut: after the last whole frame within the limit; through a frame only where it is absurdly long."""
-    numbers = table["frame_number"].to_numpy()
-    starts = np.flatnonzero(np.diff(numbers)) + 1
+    starts = np.flatnonzero(np.diff(numbers(table, "frame_number"))) + 1
     within = starts[starts <= rows_a_group]
     if len(within):
         return int(within[-1])
@@ -121,5 +122,5 @@ def _end_of_frames(table: pa.Table, rows_a_group: int) -> int | None:
 
 
 def _with_rank(table: pa.Table, rank: int) -> pa.Table:
-    column = pa.array(np.full(table.num_rows, rank, np.int32))
+    column = number_array(np.full(table.num_rows, rank, np.int32))
     return table.unify_dictionaries().append_column(RANK_FIELD, column).cast(SINGLE_FILE_SCHEMA)

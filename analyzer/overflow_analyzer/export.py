@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from overflow_analyzer.arrow_arrays import number_array
 from overflow_analyzer.escape import escape
 from overflow_analyzer.outputs import new_file
 from overflow_analyzer.schema import SINGLE_FILE_SCHEMA
@@ -48,7 +49,7 @@ def ranked_tables(
 
 
 def _ranked(table: pa.Table, rank: RankTrace) -> pa.Table:
-    ranks = pa.array(np.full(table.num_rows, rank.rank, np.int32))
+    ranks = number_array(np.full(table.num_rows, rank.rank, np.int32))
     return pa.table([*table.columns, ranks], schema=SINGLE_FILE_SCHEMA)
 
 

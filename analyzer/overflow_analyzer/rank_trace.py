@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from overflow_analyzer.arrow_arrays import bit_array
+from overflow_analyzer.columns import numbers
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
 from overflow_analyzer.files import open_regular, read_regular
 from overflow_analyzer.frames import Frame, frames_from_tables
@@ -81,8 +83,7 @@ class RankTrace:
             yield from map(self._own_rows, stream_row_group(group, [*(columns or SCHEMA.names), "rank"]))
 
     def _own_rows(self, table: pa.Table) -> pa.Table:
-        own = pa.array(np.asarray(table["rank"].combine_chunks()) == self.rank)
-        return table.filter(own).drop_columns(["rank"])
+        return table.filter(bit_array(numbers(table, "rank") == self.rank)).drop_columns(["rank"])
 
     def tables(
         self, columns: Sequence[str] | None = None, *, batch: int | None = None, frames: range | None = None
@@ -122,7 +123,7 @@ class RankTrace:
         if any(footer.frames is None or len(footer.runs) > 1 for footer in self.footers):
             kept = KeptBuilder()
             for table in self.tables(["frame_number"]):
-                kept.add_numbers(table["frame_number"].to_numpy())
+                kept.add_numbers(numbers(table, "frame_number"))
             return kept.count
         return sum(footer.frames or 0 for footer in self.footers) + len(self.ring["frame_number"].unique())
 
@@ -271,11 +272,11 @@ def _matching(
 ) -> Iterator[pa.Table]:
     mask = np.ones(table.num_rows, dtype=bool)
     if batch is not None:
-        mask &= table["batch_number"].to_numpy() == batch
+        mask &= numbers(table, "batch_number") == batch
     if frames is not None:
-        numbers = table["frame_number"].to_numpy()
-        mask &= (numbers >= frames.start) & (numbers < frames.stop)
+        found = numbers(table, "frame_number")
+        mask &= (found >= frames.start) & (found < frames.stop)
     if not mask.all():
-        table = table.filter(pa.array(mask))
+        table = table.filter(bit_array(mask))
     if table.num_rows:
         yield table if columns is None else table.select(list(columns))

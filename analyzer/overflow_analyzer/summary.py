@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
+from overflow_analyzer.columns import numbers
 from overflow_analyzer.gaps import Kept, KeptBuilder
 from overflow_analyzer.schema import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
-    from overflow_analyzer.parts import RowGroup
+    from overflow_analyzer.parts import Progress, RowGroup
     from overflow_analyzer.run_info import HowEnded, RunInfo
     from overflow_analyzer.trace import RankTrace, Trace
-
-    Progress = Callable[[Sequence[RowGroup]], Iterable[RowGroup]]
 
 __all__ = ["RankSummary", "Summary", "summarize"]
 
@@ -163,7 +161,7 @@ class _Found:
     def add_table(self, table: pa.Table) -> None:
         self.rows += table.num_rows
         if "frame_number" in table.column_names:
-            self.frames.add_numbers(table["frame_number"].to_numpy())
+            self.frames.add_numbers(numbers(table, "frame_number"))
         if "batch_number" in table.column_names:
-            self.batches.add_numbers(table["batch_number"].to_numpy())
+            self.batches.add_numbers(numbers(table, "batch_number"))
         self.dtypes.update(pc.unique(table["dtype"]).drop_null().to_pylist())

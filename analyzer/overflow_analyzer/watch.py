@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from overflow_analyzer.arrow_arrays import bit_array
+from overflow_analyzer.columns import numbers
 from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.headroom_tally import COLUMNS, Nearest, Tally
 from overflow_analyzer.schema import COUNT_COLUMNS
@@ -122,11 +124,11 @@ class Watcher:
         groups = [group for group in rank.row_groups if group.last_frame >= start]
         tables = (rank.read(group, _COLUMNS) for group in groups if group is groups[-1] or not group.finite)
         for table in itertools.chain(tables, [rank.ring.select(_COLUMNS)]):
-            numbers = table["frame_number"].to_numpy()
-            new = table.filter(pa.array(numbers >= start))
+            frames = numbers(table, "frame_number")
+            new = table.filter(bit_array(frames >= start))
             if new.num_rows:
                 yield new
-                self._next_frame[rank.rank] = int(numbers.max()) + 1
+                self._next_frame[rank.rank] = int(frames.max()) + 1
 
     def _new_alarms(self, table: pa.Table, rank: int) -> Iterator[Alarm]:
         for row in _nonfinite_rows(table):
