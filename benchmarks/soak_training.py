@@ -13,10 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from tests.integration.runs import ENDINGS, Seen, count_frames, input_of, make_model
+from tests.integration.runs import (
+    ENDINGS,
+    Seen,
+    count_frames,
+    input_of,
+    make_model,
+    make_the_ring_small,
+    wait_as_long_as_it_takes,
+)
 
 from overflow_recorder import TraceRecorder
-from overflow_recorder import storage as storage_room
 
 __all__ = ["EVENTS", "batches_file", "train"]
 
@@ -69,13 +76,6 @@ def batches_file(seen: str | Path) -> Path:
     return Path(f"{seen}.batches")
 
 
-def make_the_ring_small() -> None:
-    """Make a part of every few batches; training waits for the disk as long as that takes, and nothing gives way."""
-    small = {"_WINDOW_ROWS": 256, "_STAGING_ROWS": 0, "_WAIT_SECONDS": 60.0, "_WAIT_TOTAL_SECONDS": 1e9}
-    for name, value in small.items():
-        setattr(storage_room, name, value)
-
-
 def train(path: str, seen: str, plan: dict[str, Any]) -> None:
     """Record so many batches, each with a backward and a step, and close; or die before that.
 
@@ -87,6 +87,7 @@ def train(path: str, seen: str, plan: dict[str, Any]) -> None:
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     make_the_ring_small()
+    wait_as_long_as_it_takes()  # nothing gives way to a part that is being sealed
     model, frames, batches = make_model(), Seen(seen), Seen(batches_file(seen))
     optimizer = torch.optim.SGD(model.parameters(), 0.001, momentum=0.9)
     death = Death(plan, path)

@@ -175,9 +175,6 @@ if __name__ == "__main__":
 
     import overflow_recorder.trace_recorder  # noqa: F401  the children need not import it
 
-    with contextlib.suppress(ImportError):
-        import pandas  # noqa: F401, ICN001  nor what Arrow imports where it is installed
-
     for preloaded in sys.argv[1:]:
         importlib.import_module(preloaded)
     torch.set_num_threads(1)

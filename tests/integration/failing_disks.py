@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from overflow_recorder import TraceRecorder
-from overflow_recorder import storage as storage_room
 from overflow_recorder import trace_directory as directory_room
-from tests.integration.runs import make_model
+from tests.integration.runs import make_model, make_the_ring_small, wait_as_long_as_it_takes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,18 +34,6 @@ def digest_of(*tensors: torch.Tensor) -> str:
     for tensor in tensors:
         digest.update(tensor.detach().numpy().tobytes())
     return digest.hexdigest()
-
-
-def make_the_ring_small() -> None:
-    """So that parts are sealed after a few batches."""
-    for name, value in {"_WINDOW_ROWS": 256, "_STAGING_ROWS": 0}.items():
-        setattr(storage_room, name, value)
-
-
-def wait_as_long_as_it_takes() -> None:
-    """So that no frame gives way to a machine that is busy with something else."""
-    for name, value in {"_WAIT_SECONDS": 60.0, "_WAIT_SHARE": 1e9}.items():
-        setattr(storage_room, name, value)
 
 
 def train(path: str, options: dict[str, Any] | None, fault: str, kind: str, action: str) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 
 from overflow_analyzer.trace import open_trace
 from overflow_recorder import TraceRecorder
+from overflow_recorder import storage as storage_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,6 +51,16 @@ class Seen:
     @frames.setter
     def frames(self, frames: int) -> None:
         self._memory[:] = struct.pack("<q", frames)
+
+
+def make_the_ring_small(rows: int = 256) -> None:
+    """So that parts are sealed after a few batches."""
+    storage_room._WINDOW_ROWS, storage_room._STAGING_ROWS = rows, 0  # type: ignore[misc]
+
+
+def wait_as_long_as_it_takes() -> None:
+    """So that no frame gives way to a machine that is busy with something else."""
+    storage_room._WAIT_SECONDS, storage_room._WAIT_SHARE = 60.0, 1e9  # type: ignore[misc]
 
 
 def make_model() -> nn.Sequential:

@@ -14,8 +14,16 @@ import pytest
 import torch
 
 from overflow_recorder import TraceRecorder
-from tests.integration.failing_disks import make_the_ring_small, wait_as_long_as_it_takes
-from tests.integration.runs import FRAMES, Seen, count_frames, input_of, make_model, rows_of
+from tests.integration.runs import (
+    FRAMES,
+    Seen,
+    count_frames,
+    input_of,
+    make_model,
+    make_the_ring_small,
+    rows_of,
+    wait_as_long_as_it_takes,
+)
 from tests.windows import bytes_of
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ import torch
 from overflow_analyzer.trace import open_trace
 from overflow_recorder import TraceRecorder
 from tests.analyzer.test_other_readers import READERS
-from tests.integration.failing_disks import make_the_ring_small, wait_as_long_as_it_takes
-from tests.integration.runs import ROWS, input_of, make_model
+from tests.integration.runs import ROWS, input_of, make_model, make_the_ring_small, wait_as_long_as_it_takes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.crew import Crew
 
-BATCHES = 60
+BATCHES = 150
 
 
 def record(path: str, ending: str) -> None:

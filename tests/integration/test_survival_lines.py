@@ -16,8 +16,7 @@ import pytest
 from overflow_analyzer.errors import EmptyTraceError, TraceError
 from overflow_analyzer.run_info import EndInfo
 from overflow_analyzer.trace import open_trace
-from overflow_recorder import storage as storage_room
-from tests.integration.runs import Seen
+from tests.integration.runs import Seen, make_the_ring_small, wait_as_long_as_it_takes
 from tests.windows import bytes_of, make_storage, publish, read_left
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ class Line:
 def record(path: str, seen: str, options: dict[str, Any], dies_at: int) -> None:
     """Record, seal, close; print how many lines that took."""
     line, counter = Line(dies_at), Seen(seen)
-    for name, value in {"_WINDOW_ROWS": 128, "_STAGING_ROWS": 0, "_WAIT_SECONDS": 60.0, "_WAIT_SHARE": 1e9}.items():
-        setattr(storage_room, name, value)
+    make_the_ring_small(128)
+    wait_as_long_as_it_takes()
     storage = make_storage(Path(path), every_n_batches=1, max_frames_to_save=WINDOW, **options)
     for at in range(FRAMES):
         assert publish(storage, at * 10.0, rows=3) == at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,9 +30,7 @@ def test_a_disk_that_fails_is_reported_once_and_costs_nothing(
 
     monkeypatch.setattr(one.directory, "seal", full)
     one.writer.start()
-    for at in range(20):
-        append(one.window, at * 10.0)
-        one.writer.notice()
+    one.fill()
 
     # THEN who records is told, the thread has ended, and every row is still in the ring
     eventually(lambda: not one.writer._thread.is_alive())
@@ -43,14 +41,8 @@ def test_a_disk_that_fails_is_reported_once_and_costs_nothing(
 
 def test_waiting_for_room_ends(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a disk that hangs until it is told otherwise
-    one, answers = bench(), threading.Event()
-    seal = one.directory.seal
-
-    def hanging_seal(*arguments: Any) -> None:
-        assert answers.wait(PATIENCE)
-        seal(*arguments)
-
-    monkeypatch.setattr(one.directory, "seal", hanging_seal)
+    one = bench()
+    _, answers = one.hang(monkeypatch)
     one.writer.start()
     at = 0
     while append(one.window, at * 10.0) is not None:
@@ -95,19 +87,10 @@ def test_nobody_waits_for_a_disk_that_has_failed(bench: Callable[..., Bench], mo
 def test_stopping_waits_for_the_part_that_is_being_sealed(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, begun, answers = bench(), threading.Event(), threading.Event()
-    seal = one.directory.seal
-
-    def hanging_seal(*arguments: Any) -> None:
-        begun.set()
-        assert answers.wait(PATIENCE)
-        seal(*arguments)
-
-    monkeypatch.setattr(one.directory, "seal", hanging_seal)
+    one = bench()
+    begun, answers = one.hang(monkeypatch)
     one.writer.start()
-    for at in range(20):
-        append(one.window, at * 10.0)
-        one.writer.notice()
+    one.fill()
     assert begun.wait(PATIENCE)
     threading.Timer(0.05, answers.set).start()
     one.writer.stop()
@@ -120,17 +103,10 @@ def test_stopping_gives_up_on_a_disk_that_never_answers(
     bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("overflow_recorder.writer._STOP_SECONDS", 0.05)
-    one, begun, answers = bench(), threading.Event(), threading.Event()
-
-    def hanging_seal(*_: Any) -> None:
-        begun.set()
-        assert answers.wait(PATIENCE)
-
-    monkeypatch.setattr(one.directory, "seal", hanging_seal)
+    one = bench()
+    begun, answers = one.hang(monkeypatch)
     one.writer.start()
-    for at in range(20):
-        append(one.window, at * 10.0)
-        one.writer.notice()
+    one.fill()
     assert begun.wait(PATIENCE)
     with pytest.raises(TimeoutError, match="has not answered"):
         one.writer.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from overflow_analyzer.parts import read_footer
 from overflow_recorder.trace_directory import TraceDirectory
 from overflow_recorder.window import Window
 from overflow_recorder.writer import PartWriter
-from tests.windows import RUN
+from tests.windows import RUN, append
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +41,24 @@ class Bench:
         self.writer = PartWriter(
             self.window, self.directory, RUN, options.pop("asked_for", ()), self.errors.append, **options
         )
+
+    def fill(self, frames: int = 20) -> None:
+        """Append frames as a recorder does, who tells the writer of each."""
+        for at in range(frames):
+            append(self.window, at * 10.0)
+            self.writer.notice()
+
+    def hang(self, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+        """Let the disk hang; return what is set once it does, and what to set for it to answer."""
+        begun, answers, seal = threading.Event(), threading.Event(), self.directory.seal
+
+        def hanging_seal(*arguments: Any) -> None:
+            begun.set()
+            assert answers.wait(PATIENCE)
+            seal(*arguments)
+
+        monkeypatch.setattr(self.directory, "seal", hanging_seal)
+        return begun, answers
 
     def parts(self) -> list[tuple[int, int, int]]:
         """First frame, last frame and rows of each row group of each part."""
