@@ -72,7 +72,7 @@ class Unseen:
             f"out; {_REMEDY}"
         )
 
-    def notes(self, *, only_batch_zero: bool, ran_whole: bool = True) -> tuple[str, ...]:
+    def notes(self, *, only_batch_zero: bool, ran_whole: bool) -> tuple[str, ...]:
         """Return a sentence for everything that is known not to have been seen, for RunInfo; never raises.
 
         Args:
