@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.parts import RowGroup
     from overflow_analyzer.trace import RankTrace
 
-__all__ = ["Integers", "coded", "numbers", "pieces", "rows_where"]
+__all__ = ["Integers", "coded", "numbers", "pieces", "plain", "rows_where"]
 
 _READ_WHOLE: Final = 1 << 16  # rows of a group; larger ones are streamed, in memory that is used again
 
@@ -41,36 +41,38 @@ def pieces(rank: RankTrace, group: RowGroup, columns: Sequence[str] | None = Non
         yield rank.read(group, columns)
 
 
-def numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    """Return a column of numbers; where it has nulls as float64, a null being nan."""
-    if not table.num_rows:
-        return np.empty(0)
-    values, absent = _plain(table[name].combine_chunks())
-    return values if absent is None else np.where(absent, np.nan, values)
+def numbers(table: pa.Table, name: str, null: float = np.nan) -> npt.NDArray[Any]:
+    """Return a column of numbers, shape [rows], with ``null`` in place of a null."""
+    values, absent = plain(_whole(table[name]))
+    return values if absent is None else np.where(absent, null, values)
 
 
 def coded(table: pa.Table, name: str) -> tuple[Integers, list[Any]]:
     """Return a column of names as codes (-1 is null) and the names they stand for."""
-    if not table.num_rows:
-        return np.empty(0, np.int64), []
-    column = table[name].unify_dictionaries().combine_chunks()
-    codes, absent = _plain(column.indices)
+    column = _whole(table[name].unify_dictionaries())
+    codes, absent = plain(column.indices)
     return (codes if absent is None else np.where(absent, -1, codes)), column.dictionary.to_pylist()
 
 
-def _plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Return an Arrow array's values and which are null (None: none), by its buffers.
+def plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Return an Arrow array of numbers as its values, anything where null, and which are null (None: none).
 
     Arrow's own conversion imports pandas where that is installed: longer than a whole search takes.
     """
+    dtype = np.dtype("f8" if str(array.type) == "double" else str(array.type))  # the others are called alike
+    if not len(array):
+        return np.empty(0, dtype), None
     validity, data = array.buffers()
     stop = array.offset + len(array)
-    dtype = np.dtype("f8" if str(array.type) == "double" else str(array.type))  # the others are called alike
     values = np.frombuffer(data, dtype, count=stop)[array.offset :]
     if validity is None or not array.null_count:
         return values, None
     present = np.unpackbits(np.frombuffer(validity, np.uint8), count=stop, bitorder="little")[array.offset :]
     return values, present == 0
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies even a single one
 
 
 def rows_where(table: pa.Table, **names: str) -> Integers:

@@ -12,6 +12,7 @@ from overflow_analyzer.diff.collecting import AloneRows, OtherValues
 from overflow_analyzer.diff.comparing import Judge
 from overflow_analyzer.diff.coverage import Alone, Recorded, rows_alone
 from overflow_analyzer.diff.finding_first import FirstOfRank
+from overflow_analyzer.diff.grouping import run_starts
 from overflow_analyzer.diff.ranking import Growth, ModuleRanks
 from overflow_analyzer.diff.regions import Region, regions
 
@@ -75,7 +76,7 @@ class RankAnalysis:
     def __post_init__(self) -> None:
         self.growth = Growth(self.rank_a)
         self.first = FirstOfRank(self.rank_a, self.names.modules, self.names.roles, self.names.contexts)
-        self._last_frame: npt.NDArray[np.int64] = np.array([-1])
+        self._last_frame: int | None = None
         self._judge = Judge(self.tolerance, self.names.dtypes, self.names.roles)
 
     def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
@@ -115,7 +116,8 @@ class RankAnalysis:
 
     def _count(self, a: Block, differences: Differences) -> None:
         self.entries += len(a)
-        self.frames += int(np.count_nonzero(np.diff(a["frame"], prepend=self._last_frame)))
-        self._last_frame = a["frame"][-1:] if len(a) else self._last_frame
+        if len(a):
+            self.frames += len(run_starts(a["frame"])) - int(a["frame"][0] == self._last_frame)
+            self._last_frame = int(a["frame"][-1])
         self.differing += int(differences.beyond.sum())
         self.tolerated += int((~differences.beyond).sum())

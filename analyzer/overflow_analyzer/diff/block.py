@@ -22,6 +22,7 @@ __all__ = [
     "UNCOUNTED_WALKS",
     "UNKNOWN",
     "Block",
+    "constant",
 ]
 
 Column = npt.NDArray[Any]
@@ -70,5 +71,10 @@ class Block:
 
 def _take(column: Column, rows: Column, count: int) -> Column:
     if column.strides == (0,):  # one value broadcast over all rows
-        return np.broadcast_to(column[:1].reshape(-1), (count,)) if len(column) else column[:0]
+        return constant(column[0], count) if len(column) else column[:0]
     return column[rows]
+
+
+def constant(value: np.generic, count: int) -> Column:
+    """Return a column of one value for all rows, which takes the memory of one: a stride of zero tells it."""
+    return np.ndarray((count,), value.dtype, np.array(value), strides=(0,))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from overflow_analyzer.diff.coverage import REASONS
 from overflow_analyzer.diff.differences import differ
-from overflow_analyzer.diff.grouping import group_rows
+from overflow_analyzer.diff.grouping import group_rows, run_starts
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.block import Block
@@ -56,12 +56,13 @@ class AloneRows:
         ]
         groups = group_rows(keys)
         batches = rows["batch"]
-        starts = np.diff(rows["frame"], prepend=rows["frame"][:1] - 1) != 0
+        starts = np.zeros(len(rows), np.int64)
+        starts[run_starts(rows["frame"])] = 1
         figures = zip(
             groups.first.tolist(),
             groups.reduce(np.minimum, batches),
             groups.reduce(np.maximum, batches),
-            groups.reduce(np.add, starts.astype(np.int64)),
+            groups.reduce(np.add, starts),
             groups.reduce(np.add, np.ones(len(rows), np.int64)),
             strict=True,
         )

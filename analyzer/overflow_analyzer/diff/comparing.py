@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.differences import Differences, FigureDifferences, differ, is_nonfinite, unlike
-from overflow_analyzer.diff.grouping import Groups
+from overflow_analyzer.diff.grouping import Groups, run_starts
 from overflow_analyzer.diff.tolerance import MOST_TOLERATED
 from overflow_analyzer.float_formats import FLOAT_FORMATS, float_format
 
@@ -102,7 +102,7 @@ class Judge:
             return epsilon
         running = np.maximum.accumulate(np.append(self.coarseness, np.where(unequal, epsilon, 0.0)))
         batches = a["batch"]
-        starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
+        starts = run_starts(batches)
         before = running[starts]
         if self._batch == batches[0]:
             before[0] = self._coarseness_before_batch

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block
+from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block, constant
 
 __all__ = ["COMPARED_FIGURES", "Differences", "FigureDifferences", "differ", "is_nonfinite", "unlike"]
 
@@ -55,7 +55,7 @@ def differ(a: Block, b: Block, name: str) -> Flags:
     """Return which rows have another value in a column; the blocks are of one length."""
     one, other = a[name], b[name]
     if one.strides == (0,) and other.strides == (0,) and len(one):  # one value for all rows of each
-        return np.broadcast_to(one[0] != other[0], (len(one),))
+        return constant(one[0] != other[0], len(one))
     different: Flags = one != other
     return different
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Groups", "group_rows"]
+__all__ = ["Groups", "group_rows", "run_starts"]
 
 _SEED: Final = 0x6A0
 _FACTORS: Final = np.random.default_rng(_SEED).integers(0, 2**63, 16, dtype=np.uint64) * 2 + 1
@@ -29,12 +29,7 @@ class Groups:
     @classmethod
     def of_runs(cls, columns: Sequence[npt.NDArray[Any]]) -> Groups:
         """Group rows that follow each other with the same values; the same values further on are another group."""
-        count = len(columns[0])
-        starts = np.zeros(count, bool)
-        starts[:1] = True
-        for column in columns:
-            starts[1:] |= column[1:] != column[:-1]
-        return cls(np.arange(count), np.flatnonzero(starts))
+        return cls(np.arange(len(columns[0])), run_starts(*columns))
 
     @property
     def first(self) -> npt.NDArray[np.int64]:
@@ -52,6 +47,15 @@ class Groups:
         spread = np.empty_like(values)
         spread[self.order] = np.repeat(function.reduceat(values[self.order], self.starts), sizes)
         return spread
+
+
+def run_starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the rows, the first included, that differ from the row before them in any of the columns."""
+    starts = np.zeros(len(columns[0]), bool)
+    starts[:1] = True
+    for column in columns:
+        starts[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(starts)
 
 
 def group_rows(columns: Sequence[npt.NDArray[Any]]) -> Groups:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
+
+from overflow_analyzer.columns import numbers
+from overflow_analyzer.diff.block import UNKNOWN
+from overflow_analyzer.diff.grouping import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,15 +65,10 @@ def _batches(rank: RankTrace, most_rows: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _batches_of(table: pa.Table) -> Iterator[tuple[int, bytes]]:
-    batches, places = table["batch_number"].to_numpy(), table["frame_in_batch"].to_numpy()
-    figures = np.stack([_known(table["abs_min"]), _known(table["abs_max"])], axis=1)
-    starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
+    batches, places = numbers(table, "batch_number"), numbers(table, "frame_in_batch")
+    figures = np.stack([numbers(table, name, UNKNOWN) for name in ("abs_min", "abs_max")], axis=1)
+    starts = run_starts(batches)
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(batches)], strict=True):
         some = figures[start : min(stop, start + _ROWS_OF_A_BATCH)]
         if places[start] == 0 and len(np.unique(some)) >= _DISTINCT_FIGURES:
             yield int(batches[start]), some.tobytes()
-
-
-def _known(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    numbers: npt.NDArray[Any] = column.fill_null(-1.0).to_numpy()
-    return numbers

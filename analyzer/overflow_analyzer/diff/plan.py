@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from overflow_analyzer.columns import numbers, plain
 from overflow_analyzer.diff.modules import ModuleMatches, match_modules
 from overflow_analyzer.diff.offset import find_offset
 from overflow_analyzer.diff.reading import SET_ASIDE, SharedNames
@@ -155,7 +156,7 @@ def _add_classes(names: pa.DictionaryArray, classes: pa.DictionaryArray, found: 
     fresh = [code for code, name in enumerate(names.dictionary.to_pylist()) if name not in found]
     if not fresh:
         return
-    codes = names.indices.to_numpy()
+    codes, _ = plain(names.indices)
     first = np.full(len(names.dictionary), -1)
     first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several assigned to one place, the last stays
     for row in sorted(row for row in first[fresh].tolist() if row >= 0):
@@ -185,7 +186,7 @@ class _Sequencer:
         seen: set[int] = set()
         in_b = _BatchesOf(b)
         for table in a.tables(["batch_number"]):
-            for batch in np.unique(table["batch_number"].to_numpy()).tolist():
+            for batch in np.unique(numbers(table, "batch_number")).tolist():
                 if batch not in seen and batch + self._offset in in_b:
                     seen.add(batch)
                     yield batch
@@ -201,7 +202,7 @@ class _BatchesOf:
 
     def __contains__(self, batch: int) -> bool:
         while batch > self._last and (table := next(self._tables, None)) is not None:
-            batches = np.unique(table["batch_number"].to_numpy()).tolist()
+            batches = np.unique(numbers(table, "batch_number")).tolist()
             self._seen.update(batches)
             self._last = max(self._last, batches[-1])
         return batch in self._seen

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from overflow_analyzer.diff.grouping import run_starts
 from overflow_analyzer.diff.model import BatchGrowth
 
 if TYPE_CHECKING:
@@ -73,15 +74,19 @@ class ModuleRanks:
         most = np.full(len(first), -1.0)
         np.maximum.at(most, modules, differences.units)
         worst, _ = _ends(modules, np.flatnonzero(differences.units == most[modules]))
-        for code in np.flatnonzero(counts).tolist():
+        last_batch = a["batch"][differences.rows[last]]
+        figures = (one.tolist() for one in (counts, most, first, worst, last_batch))
+        for code, (entries, units, first_row, worst_row, batch) in enumerate(zip(*figures, strict=True)):
+            if not entries:
+                continue
             known = self.modules.get(code)
             if known is None:
-                row = PairedRow.of(rank, a, b, differences, int(first[code]))
-                known = self.modules[code] = _Module(row, row, row.a["batch"])
-            if known.worst.units < most[code]:
-                known.worst = PairedRow.of(rank, a, b, differences, int(worst[code]))
-            known.entries += int(counts[code])
-            known.last_batch = max(known.last_batch, int(a["batch"][differences.rows[last[code]]]))
+                row = PairedRow.of(rank, a, b, differences, first_row)
+                known = self.modules[code] = _Module(row, row, batch)
+            if known.worst.units < units:
+                known.worst = PairedRow.of(rank, a, b, differences, worst_row)
+            known.entries += entries
+            known.last_batch = max(known.last_batch, batch)
 
 
 def _ends(
@@ -94,6 +99,15 @@ def _ends(
     first[modules[rows[::-1]]] = rows[::-1]
     last[modules[rows]] = rows
     return first, last
+
+
+def _reduced(function: np.ufunc, figures: npt.NDArray[Any], bounds: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Reduce the figures from each bound to the next; 0 where there are none."""
+    found = np.zeros(len(bounds), figures.dtype)
+    some = np.flatnonzero(np.diff(bounds, append=len(figures)))
+    if len(some):
+        found[some] = function.reduceat(figures, bounds[some])
+    return found
 
 
 @dataclass
@@ -110,15 +124,12 @@ class Growth:
         """Add the differences of pairs whose batch numbers are given, tolerated ones included."""
         if not len(batches):
             return
-        starts = np.flatnonzero(np.diff(batches, prepend=batches[0] - 1))
-        at = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(batches)))[differences.rows]
-        relative, units = np.zeros(len(starts)), np.zeros(len(starts))
-        np.maximum.at(relative, at, differences.relative)
-        np.maximum.at(units, at, differences.units)
+        starts = run_starts(batches)
+        bounds = np.searchsorted(differences.rows, starts)
         self._batches.append(batches[starts])
-        self._relative.append(relative)
-        self._units.append(units)
-        self._beyond.append(np.bincount(at[differences.beyond], minlength=len(starts)))
+        self._relative.append(_reduced(np.maximum, differences.relative, bounds))
+        self._units.append(_reduced(np.maximum, differences.units, bounds))
+        self._beyond.append(_reduced(np.add, differences.beyond.astype(np.int64), bounds))
 
     @property
     def batches(self) -> int:

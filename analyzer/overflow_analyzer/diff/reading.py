@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from overflow_analyzer.diff.block import BACKWARD, COUNTS, FIGURES, FORWARD, MANUAL, RECOMPUTE, UNKNOWN, Block
+from overflow_analyzer.columns import numbers
+from overflow_analyzer.diff.block import BACKWARD, COUNTS, FIGURES, FORWARD, MANUAL, RECOMPUTE, UNKNOWN, Block, constant
 from overflow_analyzer.diff.vocabulary import Shapes, Translation, Vocabulary
 from overflow_analyzer.frames import IGNORED_NOTE
 from overflow_analyzer.parts import stream_row_group
@@ -100,18 +100,18 @@ class Side:
             table: With ``READ_COLUMNS``, or without those that only non-finite tensors need.
             offset: Subtracted from the batch numbers.
         """
-        columns = {name: table[source].to_numpy() for name, source in _INTEGERS.items()}
+        columns = {name: numbers(table, source) for name, source in _INTEGERS.items()}
         columns["batch"] = columns["batch"] - offset if offset else columns["batch"]
         columns |= {name: translate(table[source]) for name, (source, translate) in self._names.items()}
         columns["shape"] = self.shapes(table["shape"])
         count, present = table.num_rows, table.column_names
         for name in (*FIGURES, *COUNTS):
-            columns[name] = _numbers(table[name]) if name in present else _constant(_UNKNOWN_FIGURE, count)
+            columns[name] = _known(table, name) if name in present else constant(_UNKNOWN_FIGURE, count)
         if "note" in present:
             columns["ignored"] = self._ignored(table["note"]) == 1
         else:
-            columns |= {name: _constant(_NONE, count) for name in COUNT_COLUMNS}
-            columns |= {"ignored": _constant(np.False_, count), "finite_abs_max": columns["abs_max"]}
+            columns |= {name: constant(_NONE, count) for name in COUNT_COLUMNS}
+            columns |= {"ignored": constant(np.False_, count), "finite_abs_max": columns["abs_max"]}
         return Block(columns)
 
 
@@ -168,7 +168,7 @@ def _whole_frames(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
     rest: pa.Table | None = None
     for piece in pieces:
         table = piece if rest is None else pa.concat_tables([rest, piece])
-        frames = table["frame_number"].to_numpy()
+        frames = numbers(table, "frame_number")
         cut = int(np.searchsorted(frames, frames[-1]))
         if cut:
             yield table.slice(0, cut)
@@ -185,10 +185,14 @@ class _Segments:
         self._segment = 0
 
     def __call__(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        first = frames[0] if self._last_frame is None else self._last_frame
-        jumps = np.diff(frames, prepend=first) > 1
-        segments: npt.NDArray[np.int64] = np.cumsum(jumps) + self._segment
-        self._last_frame, self._segment = int(frames[-1]), int(segments[-1])
+        if self._last_frame is not None and frames[0] - self._last_frame > 1:
+            self._segment += 1
+        self._last_frame = int(frames[-1])
+        jumps = frames[1:] - frames[:-1] > 1
+        if not jumps.any():
+            return constant(np.int64(self._segment), len(frames))
+        segments: npt.NDArray[np.int64] = np.cumsum(np.append(False, jumps)) + self._segment
+        self._segment = int(segments[-1])
         return segments
 
 
@@ -203,12 +207,7 @@ def _in_segments(block: Block, segments: _Segments) -> Iterator[Block]:
         yield block
 
 
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    if column.null_count == len(column):
-        return _constant(_UNKNOWN_FIGURE, len(column))
-    numbers: npt.NDArray[Any] = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
-    return numbers
-
-
-def _constant(value: np.generic, count: int) -> npt.NDArray[Any]:
-    return np.broadcast_to(value, (count,))
+def _known(table: pa.Table, name: str) -> npt.NDArray[Any]:
+    if table[name].null_count == table.num_rows:
+        return constant(_UNKNOWN_FIGURE, table.num_rows)
+    return numbers(table, name, UNKNOWN)

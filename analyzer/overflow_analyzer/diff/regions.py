@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.block import KEY, Block
+from overflow_analyzer.diff.grouping import run_starts
 from overflow_analyzer.diff.pairing import equal_rows, pack_keys, pair_keys, without_uncounted_calls
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class _Buffer:
         while self.block is not None:
             if self.ended:
                 return len(self.block)
-            changes = np.flatnonzero(np.diff(self.block["batch"]))
-            if len(changes):
-                return int(changes[-1]) + 1
+            last_start = int(run_starts(self.block["batch"])[-1])
+            if last_start:
+                return last_start
             self.read()
         return 0
 
@@ -114,8 +115,7 @@ def regions(a: Iterator[Block], b: Iterator[Block]) -> Iterator[Region]:
 
 
 def _start_of_batch(batches: Indices, row: int) -> int:
-    changes = np.flatnonzero(np.diff(batches[: row + 1]))
-    return int(changes[-1]) + 1 if len(changes) else 0
+    return int(run_starts(batches[: row + 1])[-1])
 
 
 def _joined(left: _Buffer, right: _Buffer, before: tuple[Block, Block] | None) -> Region:

@@ -9,6 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from overflow_analyzer.arrow_arrays import text_array
+from overflow_analyzer.columns import plain
+from overflow_analyzer.diff.block import constant
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -42,7 +46,7 @@ class Translation:
 
     def __init__(self, code: Callable[[str], int]) -> None:
         self._code = code
-        self._dictionary: pa.Array = pa.array([], pa.string())
+        self._dictionary: pa.Array = text_array([])
         self._table: Codes = np.zeros(1, np.int32)
 
     def __call__(self, column: pa.ChunkedArray) -> Codes:
@@ -57,11 +61,12 @@ class Translation:
             self._table = np.array([self._code(name or "") for name in chunk.dictionary.to_pylist()], np.int32)
             self._dictionary = chunk.dictionary
         if chunk.null_count == 0 and len(self._table) == 1:
-            return np.broadcast_to(self._table, (len(chunk),))
-        table, indices = self._table, chunk.indices
-        if chunk.null_count:
-            table, indices = np.append(table, np.int32(self._code(""))), indices.fill_null(len(table))
-        translated: Codes = table[indices.to_numpy(zero_copy_only=False)]
+            return constant(self._table[0], len(chunk))
+        indices, absent = plain(chunk.indices)
+        table = self._table
+        if absent is not None:
+            table, indices = np.append(table, np.int32(self._code(""))), np.where(absent, len(table), indices)
+        translated: Codes = table[indices]
         return translated
 
 
@@ -90,15 +95,15 @@ class Shapes:
         return self._shapes.get(fingerprint)
 
     def _fingerprints(self, chunk: pa.ListArray) -> npt.NDArray[np.uint64]:
-        offsets = chunk.offsets.to_numpy()
-        values = chunk.values.to_numpy(zero_copy_only=False).view(np.uint64)
+        offsets, _ = plain(chunk.offsets)
+        values = plain(chunk.values)[0].view(np.uint64)
         lengths = np.diff(offsets)
         found = np.zeros(len(chunk), np.uint64)
         for length in range(int(lengths.min(initial=0)), int(lengths.max(initial=-1)) + 1):
             rows: Any = slice(None) if (lengths == length).all() else np.flatnonzero(lengths == length)
             found[rows] = self._sum(values, offsets[:-1][rows], length)
         if chunk.null_count:
-            found[chunk.is_null().to_numpy(zero_copy_only=False)] = self.NONE
+            found[plain(chunk.is_valid().cast(pa.uint8()))[0] == 0] = self.NONE
         self._remember(found, offsets, values)
         return found
 
