@@ -43,15 +43,14 @@ def pieces(rank: RankTrace, group: RowGroup, columns: Sequence[str] | None = Non
 
 def numbers(table: pa.Table, name: str, null: float = np.nan) -> npt.NDArray[Any]:
     """Return a column of numbers, shape [rows], with ``null`` in place of a null."""
-    values, absent = plain(_whole(table[name]))
-    return values if absent is None else np.where(absent, null, values)
+    return _filled(table[name].chunks, table[name].type, null)
 
 
 def coded(table: pa.Table, name: str) -> tuple[Integers, list[Any]]:
     """Return a column of names as codes (-1 is null) and the names they stand for."""
-    column = _whole(table[name].unify_dictionaries())
-    codes, absent = plain(column.indices)
-    return (codes if absent is None else np.where(absent, -1, codes)), column.dictionary.to_pylist()
+    column = table[name].unify_dictionaries()
+    names = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    return _filled([chunk.indices for chunk in column.chunks], column.type.index_type, null=-1), names
 
 
 def plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
@@ -59,7 +58,7 @@ def plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
 
     Arrow's own conversion imports pandas where that is installed: longer than a whole search takes.
     """
-    dtype = np.dtype("f8" if str(array.type) == "double" else str(array.type))  # the others are called alike
+    dtype = _dtype(array.type)
     if not len(array):
         return np.empty(0, dtype), None
     validity, data = array.buffers()
@@ -71,8 +70,15 @@ def plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     return values, present == 0
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies even a single one
+def _filled(chunks: Sequence[pa.Array], type_: pa.DataType, null: float) -> npt.NDArray[Any]:
+    found = [np.empty(0, _dtype(type_))] if len(chunks) != 1 else []  # a single chunk is not copied
+    for values, absent in map(plain, chunks):
+        found.append(values if absent is None else np.where(absent, null, values))
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _dtype(type_: pa.DataType) -> np.dtype[Any]:
+    return np.dtype("f8" if str(type_) == "double" else str(type_))  # the others are called alike
 
 
 def rows_where(table: pa.Table, **names: str) -> Integers:

@@ -203,7 +203,7 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
     with _opened(group) as file:
         if file is None:
             return pa.Table.from_batches([], _contract(names))
-        return _in_contract(file.read_row_group(group.index, columns=names), names)
+        return _in_contract(file.read_row_group(group.index, columns=names, use_threads=False), names)
 
 
 def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

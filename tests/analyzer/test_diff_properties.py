@@ -7,11 +7,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overflow_analyzer.diff import Tolerance, diff_traces
+from overflow_analyzer.diff import Tolerance, diff_traces, reading
 from overflow_analyzer.parts import write_part
 from overflow_analyzer.rank_trace import RankTrace, open_rank
 from overflow_analyzer.schema import RUN_FILE, SCHEMA
@@ -148,17 +149,20 @@ def test_a_frame_that_one_run_does_not_have_is_found(at: int) -> None:
     run=runs(),
     cuts=st.tuples(st.sets(st.integers(1, FRAMES - 1)), st.sets(st.integers(1, FRAMES - 1))),
     in_rings=st.tuples(st.integers(0, FRAMES), st.integers(0, FRAMES)),
+    rows_a_block=st.integers(1, 20),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_how_the_traces_are_cut_does_not_matter(
-    run: Run, cuts: tuple[set[int], set[int]], in_rings: tuple[int, int]
+    run: Run, cuts: tuple[set[int], set[int]], in_rings: tuple[int, int], rows_a_block: int
 ) -> None:
     frames = training(BATCHES)
     with tempfile.TemporaryDirectory() as directory:
         paths = Path(directory) / "a" / "rank=0", Path(directory) / "b" / "rank=0"
         a = cut_trace(paths[0], frames, cuts[0], in_rings[0])
         b = cut_trace(paths[1], run.frames(), cuts[1], in_rings[1])
-        assert to_plain(diff_traces(a, b)) == to_plain(compare(frames, run.frames()))
+        with mock.patch.object(reading, "_ROWS_A_BLOCK", rows_a_block):
+            found = diff_traces(a, b)
+        assert to_plain(found) == to_plain(compare(frames, run.frames()))
 
 
 def cut_trace(directory: Path, frames: Sequence[Frame], cuts: set[int], in_ring: int) -> Trace:

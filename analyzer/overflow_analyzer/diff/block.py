@@ -23,6 +23,7 @@ __all__ = [
     "UNKNOWN",
     "Block",
     "constant",
+    "looked_up",
 ]
 
 Column = npt.NDArray[Any]
@@ -55,24 +56,42 @@ class Block:
         return self.columns[name]
 
     def take(self, rows: slice | Column) -> Block:
-        """Return some rows: a view for a slice, a copy for indices or a mask."""
-        if isinstance(rows, slice):
-            return Block({name: column[rows] for name, column in self.columns.items()})
-        count = int(rows.sum()) if rows.dtype == np.bool_ else len(rows)
-        return Block({name: _take(column, rows, count) for name, column in self.columns.items()})
+        """Return some rows: a view for a slice or indices that follow each other, else a copy."""
+        if not isinstance(rows, slice):
+            rows = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+            if len(rows) and (rows[1:] == rows[:-1] + 1).all():
+                rows = slice(int(rows[0]), int(rows[-1]) + 1)
+        taken: dict[int, Column] = {}  # what is one array under two names stays one
+        for column in self.columns.values():
+            if id(column) not in taken:
+                taken[id(column)] = column[rows] if isinstance(rows, slice) else looked_up(column, rows)
+        return Block({name: taken[id(column)] for name, column in self.columns.items()})
 
     @staticmethod
     def concatenate(blocks: Sequence[Block]) -> Block:
         """Return the rows of several blocks, one after the other."""
         if len(blocks) == 1:
             return blocks[0]
-        return Block({name: np.concatenate([one[name] for one in blocks]) for name in blocks[0].columns})
+        joined: dict[tuple[int, ...], Column] = {}  # what is one array under two names stays one
+        columns = {name: [one[name] for one in blocks] for name in blocks[0].columns}
+        for pieces in columns.values():
+            if (key := tuple(map(id, pieces))) not in joined:
+                joined[key] = _concatenated(pieces)
+        return Block({name: joined[tuple(map(id, pieces))] for name, pieces in columns.items()})
 
 
-def _take(column: Column, rows: Column, count: int) -> Column:
-    if column.strides == (0,):  # one value broadcast over all rows
-        return constant(column[0], count) if len(column) else column[:0]
-    return column[rows]
+def _concatenated(pieces: Sequence[Column]) -> Column:
+    filled = [piece for piece in pieces if len(piece)]
+    if filled and all(piece.strides == (0,) and piece[0] == filled[0][0] for piece in filled):
+        return constant(filled[0][0], sum(map(len, filled)))
+    return np.concatenate(pieces)
+
+
+def looked_up(values: Column, at: Column) -> Column:
+    """Return ``values[at]``: one value for all rows where either has but one."""
+    if len(at) and 0 in (*values.strides, *at.strides):
+        return constant(values[at[0]], len(at))
+    return values[at]
 
 
 def constant(value: np.generic, count: int) -> Column:

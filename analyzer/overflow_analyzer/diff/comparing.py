@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from overflow_analyzer.diff.block import looked_up
 from overflow_analyzer.diff.differences import Differences, FigureDifferences, differ, is_nonfinite, unlike
 from overflow_analyzer.diff.grouping import Groups, run_starts
 from overflow_analyzer.diff.tolerance import MOST_TOLERATED
@@ -80,8 +81,10 @@ class Judge:
         ).take(beyond | (found.relative > 0))
 
     def _has_role(self, block: Block, roles: tuple[str, ...]) -> Flags:
-        wanted: Flags = np.array([name in roles for name in self._roles.names])[block["role"]]
-        return wanted
+        found = np.zeros(len(block), bool)
+        for role in roles:
+            found |= block["role"] == self._roles.code(role)
+        return found
 
     def _coarser(self, a: Block, b: Block) -> tuple[Numbers, Numbers]:
         """Return the coarser dtype's epsilon (0 for integers), and the absolute difference that is always tolerated."""
@@ -90,8 +93,8 @@ class Judge:
         subnormal = np.array([one.smallest_subnormal if one else 0.0 for one in formats] or [0.0])
         in_a, in_b = a["dtype"], b["dtype"]
         # Half of a subnormal and more is lost by rounding; the absolute tolerance asked for comes on top.
-        least = np.maximum(subnormal[in_a], subnormal[in_b]) if self._is_default else np.zeros(len(a))
-        return np.maximum(epsilon[in_a], epsilon[in_b]), np.maximum(least, self._tolerance.atol)
+        least = _larger(subnormal, in_a, in_b) if self._is_default else np.zeros(len(a))
+        return _larger(epsilon, in_a, in_b), np.maximum(least, self._tolerance.atol)
 
     def _inherit(self, a: Block, epsilon: Numbers, unequal: Flags, is_state: Flags) -> Numbers:
         """Return the coarsest epsilon of the differing pairs before each pair.
@@ -119,15 +122,16 @@ class Judge:
         tolerance = self._tolerance
         if not self._is_default:
             return np.full(len(a), tolerance.rtol or 0.0)
-        frames, steps = np.maximum(a["in_batch"], b["in_batch"]), np.maximum(a["step"], b["step"])
         # What agrees bit for bit hands no error on: depth counts from where rounding first made a difference.
-        depth = np.maximum(steps - self._first_step, 0) + np.where(is_state, 0, frames)
-        coarseness = np.where(epsilon > 0, np.maximum(epsilon, inherited), 0.0)
+        depth = np.maximum(np.maximum(a["step"], b["step"]) - self._first_step, 0)
+        depth += np.maximum(a["in_batch"], b["in_batch"]) * ~is_state
+        depth *= inherited > 0
+        limits: Numbers = np.sqrt(depth + 1.0)
+        coarseness = np.maximum(epsilon, inherited) * (epsilon > 0)
+        limits *= coarseness
         # 16-bit products are summed in float32; what is summed in its own precision loses more to the order of sums.
-        slack = np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
-        limits: Numbers = slack * coarseness * np.sqrt(1.0 + np.where(inherited > 0, depth, 0))
-        np.minimum(limits, MOST_TOLERATED, out=limits)
-        return limits
+        limits *= np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
+        return np.minimum(limits, MOST_TOLERATED, out=limits)
 
     def _parameter_scale(self, a: Block, b: Block, rows: npt.NDArray[np.int64], inherited: Numbers) -> Numbers:
         """Return for each of ``rows`` the largest magnitude among its module's parameters, or gradients; 0 for others.
@@ -135,14 +139,16 @@ class Judge:
         A bias whose true gradient is zero is nothing but the rounding of its updates: once something has been rounded
         otherwise, the parameters of a module are judged on the scale of the largest of them.
         """
-        scale = np.zeros(len(rows))
-        if not self._is_default:
-            return scale
-        is_parameter = self._has_role(a, _PARAMETER_ROLES)
-        wanted = np.flatnonzero(is_parameter[rows] & (inherited > 0))
-        if len(wanted):
-            parameters = np.flatnonzero(is_parameter)
+        scale = np.zeros(len(a))
+        rounded = inherited > 0
+        if self._is_default and rounded.any():
+            parameters = np.flatnonzero(self._has_role(a, _PARAMETER_ROLES))
             groups = Groups.of_runs([a[name][parameters] for name in ("batch", "module", "role")])
             largest = np.fmax(a["finite_abs_max"][parameters], b["finite_abs_max"][parameters])
-            scale[wanted] = groups.spread(np.fmax, largest)[np.searchsorted(parameters, rows[wanted])]
-        return scale
+            scale[parameters] = groups.spread(np.fmax, largest)
+        return np.where(rounded, scale[rows], 0.0)
+
+
+def _larger(values: Numbers, in_a: npt.NDArray[Any], in_b: npt.NDArray[Any]) -> Numbers:
+    larger: Numbers = np.maximum(looked_up(values, in_a), looked_up(values, in_b))
+    return larger

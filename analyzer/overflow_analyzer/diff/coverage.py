@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.block import MANUAL, RECOMPUTE, Block
+from overflow_analyzer.diff.grouping import run_starts
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.model import Reason
@@ -144,8 +145,11 @@ class _Edges:
         batches: Indices,
     ) -> None:
         rows = other if before is None else Block.concatenate([before[1], other])
-        known, starts = np.unique(rows["batch"], return_index=True)
-        ends = len(rows) - 1 - np.unique(rows["batch"][::-1], return_index=True)[1]
+        runs = run_starts(rows["batch"])
+        run_ends = np.append(runs[1:], len(rows))[: len(runs)] - 1
+        known, first = np.unique(rows["batch"][runs], return_index=True)
+        starts = runs[first]
+        ends = run_ends[::-1][np.unique(rows["batch"][runs][::-1], return_index=True)[1]]
         at = np.minimum(np.searchsorted(known, batches), max(len(known) - 1, 0))
         self.present: Flags = known[at] == batches if len(known) else np.zeros(len(batches), bool)
         next_segment = np.append(rows["segment"][1:], following["segment"] if following is not None else [-1])

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block, constant
+from overflow_analyzer.schema import COUNT_COLUMNS
 
 __all__ = ["COMPARED_FIGURES", "Differences", "FigureDifferences", "differ", "is_nonfinite", "unlike"]
 
@@ -41,8 +42,8 @@ class Differences:
         """Return some of the rows."""
         if which.all():
             return self
-        columns = (getattr(self, one.name) for one in dataclasses.fields(self))
-        return Differences(*(column[which] for column in columns))
+        at = np.flatnonzero(which)
+        return Differences(*(getattr(self, one.name)[at] for one in dataclasses.fields(self)))
 
     def among(self, keep: Flags) -> Differences:
         """Return those of the pairs that are kept, numbered as among these alone."""
@@ -65,15 +66,18 @@ def unlike(a: Block, b: Block) -> Flags:
     found = np.zeros(len(a), bool)
     for name in COMPARED_FIGURES:
         repeated = name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]
-        if not repeated:
-            found |= differ(a, b, name)
+        if not repeated and (different := differ(a, b, name)).any():
+            found |= different
     return found
 
 
 def is_nonfinite(block: Block) -> Flags:
     """Return which rows have an inf or nan."""
-    counted = (block["nan_count"] > 0) | (block["posinf_count"] > 0) | (block["neginf_count"] > 0)
-    nonfinite: Flags = counted | ~np.isfinite(block["abs_max"])
+    nonfinite: Flags = ~np.isfinite(block["abs_max"])
+    for name in COUNT_COLUMNS:
+        counts = block[name]
+        if counts.strides != (0,) or (counts[:1] > 0).any():  # where nothing was counted, one zero stands for all rows
+            nonfinite |= counts > 0
     return nonfinite
 
 

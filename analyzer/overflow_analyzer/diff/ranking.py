@@ -36,11 +36,11 @@ class PairedRow:
     @classmethod
     def of(cls, rank: int, a: Block, b: Block, differences: Differences, at: int) -> PairedRow:
         """Return the ``at``-th difference of pairs."""
-        row = slice(int(differences.rows[at]), int(differences.rows[at]) + 1)
+        row = int(differences.rows[at])
         return cls(
             rank,
-            {name: column[0].item() for name, column in a.take(row).columns.items()},
-            {name: column[0].item() for name, column in b.take(row).columns.items()},
+            {name: column[row].item() for name, column in a.columns.items()},
+            {name: column[row].item() for name, column in b.columns.items()},
             float(differences.relative[at]),
             float(differences.units[at]),
             float(differences.tolerated_units[at]),

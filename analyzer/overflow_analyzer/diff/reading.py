@@ -36,7 +36,7 @@ _FULL: Final = ("zero_count", "abs_mean", "rms")
 _NONFINITE: Final = ("finite_abs_max", *COUNT_COLUMNS, "note")
 _UNKNOWN_FIGURE: Final = np.float64(UNKNOWN)
 _NONE: Final = np.int64(0)
-_ROWS_READ_WHOLE: Final = 1 << 17
+_ROWS_A_BLOCK: Final = 1 << 17
 READ_COLUMNS: Final = (*_ALWAYS, *_FULL, *_NONFINITE)
 _INTEGERS: Final = {
     "batch": "batch_number",
@@ -118,7 +118,7 @@ class Side:
 def read_blocks(
     rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None, full_statistics: bool = True
 ) -> Iterator[Block]:
-    """Yield the rows of one rank in order, a row group a block, or a piece of a large one.
+    """Yield the rows of one rank in order, some 100,000 a block where there are so many.
 
     Args:
         rank: What to read.
@@ -131,31 +131,54 @@ def read_blocks(
     Raises:
         DamagedTraceError: A row group cannot be read.
     """
-    segments = _Segments()
     tables = _tables(rank, batch, (*_ALWAYS, *_FULL) if full_statistics else _ALWAYS)
+    blocks = _joined(_blocks(tables, side, offset))
     reader = ThreadPoolExecutor(max_workers=1)
     try:
-        # One table ahead: what is being compared and what is being read, never more.
-        ahead = reader.submit(_next_block, side, tables, offset)
+        # One block ahead: what is being compared and what is being read, never more.
+        ahead = reader.submit(next, blocks, None)
         while (block := ahead.result()) is not None:
-            ahead = reader.submit(_next_block, side, tables, offset)
-            yield from _in_segments(block, segments)
+            ahead = reader.submit(next, blocks, None)
+            yield block
     finally:
         # Without waiting: a generator that an error abandoned is closed by the garbage collector, on any thread and at
         # any time, where a wait for another thread can be a deadlock.
         reader.shutdown(wait=False, cancel_futures=True)
 
 
-def _next_block(side: Side, tables: Iterator[pa.Table], offset: int) -> Block | None:
-    table = next(tables, None)
-    return None if table is None else side.block(table, offset)
+def _blocks(tables: Iterator[pa.Table], side: Side, offset: int) -> Iterator[Block]:
+    segments = _Segments()
+    for table in tables:
+        if not table.num_rows:
+            continue
+        block = side.block(table, offset)
+        block.columns["segment"] = segments(block["frame"])
+        aside = block["module"] == SET_ASIDE
+        if aside.any():
+            block = block.take(~aside)
+        if len(block):
+            yield block
+
+
+def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
+    """Join small blocks: three threads that pass the interpreter on after every short step lose half of their time."""
+    held: list[Block] = []
+    rows = 0
+    for block in blocks:
+        held.append(block)
+        rows += len(block)
+        if rows >= _ROWS_A_BLOCK:
+            yield Block.concatenate(held)
+            held, rows = [], 0
+    if held:
+        yield Block.concatenate(held)
 
 
 def _tables(rank: RankTrace, batch: int | None, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
     for group in rank.row_groups:
         if batch is None or group.first_batch - 1 <= batch <= group.last_batch:
             columns = wanted if group.finite else (*wanted, *_NONFINITE)
-            if group.rows > _ROWS_READ_WHOLE and group.first_rank == group.last_rank:
+            if group.rows > _ROWS_A_BLOCK and group.first_rank == group.last_rank:
                 yield from _whole_frames(stream_row_group(group, columns))
             else:
                 yield rank.read(group, columns)
@@ -194,17 +217,6 @@ class _Segments:
         segments: npt.NDArray[np.int64] = np.cumsum(np.append(False, jumps)) + self._segment
         self._segment = int(segments[-1])
         return segments
-
-
-def _in_segments(block: Block, segments: _Segments) -> Iterator[Block]:
-    if not len(block):
-        return
-    block.columns["segment"] = segments(block["frame"])
-    aside = block["module"] == SET_ASIDE
-    if aside.any():
-        block = block.take(~aside)
-    if len(block):
-        yield block
 
 
 def _known(table: pa.Table, name: str) -> npt.NDArray[Any]:

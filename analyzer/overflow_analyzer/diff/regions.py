@@ -161,8 +161,11 @@ def _next_row(buffer: _Buffer) -> Block | None:
 def _pair(a: Block, b: Block) -> tuple[Indices, Indices]:
     rows_a, rows_b = pair_keys(*pack_keys(without_uncounted_calls(a), without_uncounted_calls(b), KEY))
     # In order of execution, and in one that does not depend on which trace is called A.
-    position = a["in_batch"][rows_a].astype(np.int64) + b["in_batch"][rows_b]
-    order: Any = np.lexsort((rows_a, position, a["batch"][rows_a]))
+    position, batch = a["in_batch"][rows_a].astype(np.int64) + b["in_batch"][rows_b], a["batch"][rows_a]
+    falls = (position[1:] < position[:-1]) & (batch[1:] == batch[:-1])
+    if not falls.any() and not (batch[1:] < batch[:-1]).any():  # as it is where nothing changed places
+        return rows_a, rows_b
+    order: Any = np.lexsort((rows_a, position, batch))
     return rows_a[order], rows_b[order]
 
 
