@@ -3,7 +3,7 @@
     python benchmarks/first_nonfinite.py                  make the file (some minutes, 0.6 GB), then measure
     python benchmarks/first_nonfinite.py --rows 10000000  a smaller one
 
-The file has the layout of ``overflow-analyze compact``: row groups of half a million rows, figures of a float16
+The file has the layout of ``overflow-analyze compact``: row groups of 262,144 rows, figures of a float16
 training. An inf lies in the middle of the last row group, and nan in the rest of its batch. DuckDB and Polars are
 asked for that row alone; overflow-analyze reads the frames around it too, reasons and prints its report.
 """
@@ -11,6 +11,7 @@ asked for that row alone; overflow-analyze reads the frames around it too, reaso
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import resource
 import subprocess
@@ -25,10 +26,10 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from overflow_analyzer import EndInfo, RunInfo
+from overflow_analyzer.compact import ROWS_A_GROUP
 from overflow_analyzer.parts import open_part_writer, part_metadata
 from overflow_analyzer.schema import SINGLE_FILE_SCHEMA
 
-ROWS_A_GROUP = 500_000
 FRAMES_A_BATCH, ROWS_A_FRAME = 400, 3  # weight, input and output of 400 modules
 NS_A_ROW = 40_000
 MEBIBYTE = 1 << 20
@@ -149,7 +150,8 @@ def cost_of(script: str) -> Cost:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     # The process says itself what its peak was: what the kernel tells its parent begins with the parent's own.
-    done = subprocess.run([sys.executable, "-c", PEAK + script], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PEAK + script]
+    done = subprocess.run(command, env=with_bytecode(), capture_output=True, text=True, check=False)
     wall = time.perf_counter() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
@@ -157,6 +159,12 @@ def cost_of(script: str) -> Cost:
         raise SystemExit(f"exit code {done.returncode}: {script}\n{done.stderr}")
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(wall, cpu, int(peak[1]) / 1024)
+
+
+def with_bytecode() -> dict[str, str]:
+    """Return an environment in which modules are compiled once, as pip does when it installs them."""
+    cache = str(Path(tempfile.gettempdir()) / "overflow-benchmark-bytecode")
+    return {**os.environ, "PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def best(scripts: dict[str, str], runs: int) -> dict[str, Cost]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Compacted", "compact_trace"]
 
-ROWS_A_GROUP: Final = 1 << 19
+ROWS_A_GROUP: Final = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,8 @@ def read_footer(path: Path) -> Footer:
             metadata = _metadata(source, state)
             schema = metadata.schema.to_arrow_schema()
             keys = metadata.metadata or {}
-            row_groups = tuple(_row_group(path, metadata, index) for index in range(metadata.num_row_groups))
+            described = _described(metadata.schema)
+            row_groups = tuple(_row_group(path, metadata, index, described) for index in range(metadata.num_row_groups))
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
     if METADATA_VERSION_KEY in keys:
@@ -327,22 +328,25 @@ def _check_size(group: RowGroup, total_bytes: int) -> None:
         )
 
 
-def _row_group(path: Path, metadata: pq.FileMetaData, index: int) -> RowGroup:
+def _described(schema: pq.ParquetSchema) -> dict[str, int]:
+    """Return the columns whose statistics describe a row group, and their positions."""
+    paths = {schema.column(position).path: position for position in range(len(schema))}
+    return {name: paths[name] for name in ("frame_number", "batch_number", "rank", *COUNT_COLUMNS) if name in paths}
+
+
+def _row_group(path: Path, metadata: pq.FileMetaData, index: int, described: dict[str, int]) -> RowGroup:
     group = metadata.row_group(index)
     statistics = {}
-    for position in range(group.num_columns):
-        column = group.column(position)
-        if column.path_in_schema in _DESCRIBED and column.is_stats_set and column.statistics.has_min_max:
-            bounds = (column.statistics.min, column.statistics.max)
+    for name, position in described.items():
+        found = group.column(position).statistics
+        if found is not None and found.has_min_max:
+            bounds = (found.min, found.max)
             if all(type(bound) is int for bound in bounds):  # those of another type prove nothing
-                statistics[column.path_in_schema] = bounds
+                statistics[name] = bounds
     unbounded = (-(2**63), 2**63 - 1)
     frames, batches = statistics.get("frame_number", unbounded), statistics.get("batch_number", unbounded)
     ranks = statistics.get("rank", (None, None))
     return RowGroup(path, index, group.num_rows, *frames, *batches, *ranks, finite=_proves_finite(statistics))
-
-
-_DESCRIBED = {"frame_number", "batch_number", "rank", *COUNT_COLUMNS}
 
 
 def _proves_finite(statistics: dict[str, tuple[Any, Any]]) -> bool:
