@@ -204,6 +204,7 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
     with _opened(group) as file:
         if file is None:
             return pa.Table.from_batches([], _contract(names))
+        # Of so few rows a column is read sooner than another thread is woken.
         return _in_contract(file.read_row_group(group.index, columns=names, use_threads=False), names)
 
 
