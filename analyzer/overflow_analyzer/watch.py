@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 
 from overflow_analyzer.arrow_arrays import bit_array
 from overflow_analyzer.columns import numbers
@@ -20,6 +19,8 @@ from overflow_analyzer.trace import open_trace
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
 
     from overflow_analyzer.run_info import HowEnded
     from overflow_analyzer.trace import RankTrace
@@ -104,7 +105,7 @@ class Watcher:
         for rank in trace.ranks:
             for table in self._new_tables(rank):
                 changed = True
-                self._batch_number = max(self._batch_number or 0, pc.max(table["batch_number"]).as_py())
+                self._batch_number = max(self._batch_number or 0, int(numbers(table, "batch_number").max()))
                 tally.add(table)
                 alarms += self._new_alarms(table, rank.rank)
         if tally.nearest:
@@ -141,9 +142,8 @@ class Watcher:
 
 
 def _nonfinite_rows(table: pa.Table) -> Iterable[dict[str, Any]]:
-    counts = [pc.fill_null(table[name], 0) for name in COUNT_COLUMNS]
-    bad = pc.or_(pc.or_(pc.not_equal(counts[0], 0), pc.not_equal(counts[1], 0)), pc.not_equal(counts[2], 0))
-    rows = table.filter(bad)
+    bad = np.logical_or.reduce([numbers(table, name, 0) != 0 for name in COUNT_COLUMNS])
+    rows = table.filter(bit_array(bad))
     for start in range(0, rows.num_rows, 4096):
         for row in rows.slice(start, 4096).to_pylist():
             if IGNORED_NOTE not in (row["note"] or "").split("; "):
