@@ -118,7 +118,7 @@ class Forger:
         }[path.suffix]
         # What no longer is such a file after an earlier damage can only be damaged blindly.
         with contextlib.suppress(
-            pa.ArrowException, ValueError, OSError, KeyError, IndexError, TypeError, OverflowError
+            pa.ArrowException, ValueError, OSError, KeyError, IndexError, TypeError, OverflowError, RecursionError
         ):
             self.random.choice([*blind, *knowing])(path)
 
