@@ -48,7 +48,7 @@ def bits_per_batch(points: Sequence[tuple[int, float]]) -> float | None:
         points: (batch number, positive magnitude), any number a batch.
 
     Returns:
-        Doublings a batch; None where fewer than two batches are there.
+        Doublings a batch; None where fewer than two batches are there, or too large to be told apart as floats.
     """
     if len({batch for batch, _ in points}) < 2:  # noqa: PLR2004  a slope takes two
         return None
@@ -56,7 +56,8 @@ def bits_per_batch(points: Sequence[tuple[int, float]]) -> float | None:
     mean_batch = math.fsum(batch for batch, _ in logs) / len(logs)
     mean_log = math.fsum(log for _, log in logs) / len(logs)
     along = math.fsum((batch - mean_batch) * (log - mean_log) for batch, log in logs)
-    return along / math.fsum((batch - mean_batch) ** 2 for batch, _ in logs)
+    spread = math.fsum((batch - mean_batch) ** 2 for batch, _ in logs)
+    return along / spread if spread else None
 
 
 def growth_before(last: Frame, before: Iterable[Frame], limits: FloatFormat) -> tuple[GrowthStep, ...]:

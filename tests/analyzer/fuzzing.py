@@ -287,6 +287,7 @@ def complaint(command: Sequence[str], trace: Path, out: Path) -> str | None:
         or "\x1b" in said + stdout.getvalue()
     ):
         return f"{' '.join(arguments)}: exit {code}\n{said}"
-    if code == 3 and (len(said.splitlines()) != 1 or not said.startswith("overflow-analyze: ")):
+    lines = said.splitlines()  # the last is the error; notes on what was read before it may precede it
+    if code == 3 and not (lines and all(line.startswith("overflow-analyze: ") for line in lines)):
         return f"{' '.join(arguments)}: exit 3 with {said!r}"
     return None

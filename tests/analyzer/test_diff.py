@@ -55,6 +55,13 @@ def test_without_a_common_rank_nothing_is_compared() -> None:
     assert [one.rank for one in diff.only_in_b] == [1, 2]
 
 
+@pytest.mark.parametrize(("a", "b", "where"), [(0, 1, "A"), (1, 0, "B"), (0, 0, "either")])
+def test_a_rank_without_rows_has_nothing_to_compare(a: int, b: int, where: str) -> None:
+    diff = diff_traces(trace_of(training(a)), trace_of(training(b)))
+    assert not diff.same
+    assert diff.nothing_compared == f"nothing is recorded in {where}"
+
+
 def test_one_rank_alone() -> None:
     frames = training(1)
     a, b = trace_of(frames, frames), trace_of(changed(frames, 0, 0, abs_max=9.0), frames)

@@ -165,6 +165,20 @@ def test_how_the_traces_are_cut_does_not_matter(
         assert to_plain(found) == to_plain(compare(frames, run.frames()))
 
 
+def test_numbers_that_no_recorder_writes_are_compared_like_others(tmp_path: Path) -> None:
+    # GIVEN two row groups whose frame numbers are further apart than an int64 tells, and a place in a batch below 0
+    first, second = training(1)[:2]
+    frames = [replace(first, frame_number=-(2**63)), replace(second, frame_number=2**63 - 1, frame_in_batch=-(2**31))]
+    other = changed(changed(frames, 0, 2, abs_max=9.0), 1, 2, abs_max=9.0)
+    # WHEN they are compared
+    traces = [cut_trace(tmp_path / name / "rank=0", some, {1}, 2) for name, some in (("a", frames), ("b", other))]
+    diff = diff_traces(*traces)
+    # THEN both differences are found, the first one first
+    assert diff.first_divergence is not None
+    assert diff.compared.differing == 2
+    assert diff.first_divergence.module_name == MODULES[0]
+
+
 def cut_trace(directory: Path, frames: Sequence[Frame], cuts: set[int], in_ring: int) -> Trace:
     """A trace whose frames lie in row groups cut before the given ones, and in a ring from ``in_ring`` on."""
     directory.mkdir(parents=True)

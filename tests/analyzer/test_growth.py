@@ -24,6 +24,10 @@ def test_a_figure_that_shrinks_has_a_negative_rate() -> None:
     assert bits_per_batch([(5, 8.0), (6, 4.0)]) == pytest.approx(-1.0)
 
 
+def test_batches_that_are_one_float_have_no_rate() -> None:
+    assert bits_per_batch([(2**62, 1.0), (2**62 + 1, 2.0)]) is None
+
+
 @pytest.mark.parametrize("known", [[], [(3, 1.0)], [(3, 1.0), (3, 2.0)]])
 def test_one_batch_has_no_rate(known: list[tuple[int, float]]) -> None:
     assert bits_per_batch(known) is None

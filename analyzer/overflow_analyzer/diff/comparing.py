@@ -126,7 +126,7 @@ class Judge:
         depth = np.maximum(np.maximum(a["step"], b["step"]) - self._first_step, 0)
         depth += np.maximum(a["in_batch"], b["in_batch"]) * ~is_state
         depth *= inherited > 0
-        limits: Numbers = np.sqrt(depth + 1.0)
+        limits: Numbers = np.sqrt(np.maximum(depth, 0) + 1.0)  # a file may hold negative numbers
         coarseness = np.maximum(epsilon, inherited) * (epsilon > 0)
         limits *= coarseness
         # 16-bit products are summed in float32; what is summed in its own precision loses more to the order of sums.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import pyarrow.compute as pc
+from overflow_analyzer.columns import numbers
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.analysis import Selection
@@ -50,6 +50,8 @@ def why_nothing(a: Trace, b: Trace, plan: Plan, selection: Selection) -> str:
     if not plan.ranks:
         return f"no rank is in both: A has {_ranks(a)}, B has {_ranks(b)}"
     in_a, in_b = _batches(plan.ranks[0][0]), _batches(plan.ranks[0][1])
+    if in_a is None or in_b is None:
+        return f"nothing is recorded in {'B' if in_a else 'A' if in_b else 'either'}"
     spans = f"A has {_span(in_a)}, B has {_span(in_b)}"
     shift = f" at offset {plan.offset}" if plan.offset else ""
     if in_a[1] + plan.offset < in_b[0] or in_b[1] < in_a[0] + plan.offset:
@@ -69,9 +71,9 @@ def _ranks(trace: Trace) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
 
 
-def _batches(rank: RankTrace) -> tuple[int, int]:
-    bounds = [pc.min_max(table["batch_number"]).as_py() for table in rank.tables(["batch_number"])]
-    return min(one["min"] for one in bounds), max(one["max"] for one in bounds)
+def _batches(rank: RankTrace) -> tuple[int, int] | None:
+    found = [numbers(table, "batch_number") for table in rank.tables(["batch_number"]) if table.num_rows]
+    return (min(int(one.min()) for one in found), max(int(one.max()) for one in found)) if found else None
 
 
 def _span(batches: tuple[int, int]) -> str:

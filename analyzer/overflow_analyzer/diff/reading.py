@@ -208,7 +208,7 @@ class _Segments:
         self._segment = 0
 
     def __call__(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if self._last_frame is not None and frames[0] - self._last_frame > 1:
+        if self._last_frame is not None and int(frames[0]) - self._last_frame > 1:
             self._segment += 1
         self._last_frame = int(frames[-1])
         jumps = frames[1:] - frames[:-1] > 1
