@@ -61,6 +61,16 @@ def test_a_square_that_does_not_fit_is_possible(tmp_path: Path) -> None:
     assert "its square, 9.00e+04, does not fit float16's 65504" in cause.evidence[0]
 
 
+def test_a_square_beyond_every_format_does_not_fit_either(tmp_path: Path) -> None:
+    # GIVEN a float64 whose square Python's own floats do not hold
+    entries = (
+        tensor("input", "input[0]", abs_max=1e200, dtype="float64"),
+        bad("output", "output", nan=1, dtype="float64"),
+    )
+    cause = only_cause(tmp_path, "Norm", *entries)
+    assert "its square, inf, does not fit float64's 1.79769e+308" in cause.evidence[0]
+
+
 def test_an_exponential_is_only_claimed_of_what_is_called_one(tmp_path: Path) -> None:
     entries = (tensor("input", "x", abs_max=20.0), bad("output", "output", inf=1))
     assert (

@@ -72,7 +72,7 @@ def _is_extreme(operand: Operand) -> bool:
 
     limits = float_format(operand.entry.dtype)
     figure = figure_of(operand.entry) or 0.0
-    return operand.entry.abs_min == 0 or (limits is not None and figure**2 > limits.max)
+    return operand.entry.abs_min == 0 or (limits is not None and figure * figure > limits.max)
 
 
 def _is_named(case: Case) -> bool:

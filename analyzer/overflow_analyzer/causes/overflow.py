@@ -140,8 +140,8 @@ def overflow_inside(case: Case) -> Cause | None:
         figure = figure_of(one.entry) or 0.0
         if one.entry.dtype != limits.name:
             continue
-        if figure**2 > limits.max:
-            what = f"its square, {figure**2:.2e}, does not fit {limits.name}'s {limits.max:g}"
+        if figure * figure > limits.max:
+            what = f"its square, {figure * figure:.2e}, does not fit {limits.name}'s {limits.max:g}"
         elif infinite and "exp" in origin.module_class.lower() and figure > math.log(limits.max):
             what = f"exp of more than {math.log(limits.max):.1f} does not fit {limits.name}'s {limits.max:g}"
         else:
