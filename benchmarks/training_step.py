@@ -150,7 +150,7 @@ def run(name: str, dtype: torch.dtype, watchers: list[str], rounds: int, steps: 
 
     Each watches a model of its own and stays attached, as it would in a training; the models take steps in turn.
     """
-    rows: list[list[object]] = []
+    label = [name, str(dtype)[6:]]
     with contextlib.ExitStack() as stack:
         trainings = {watcher: Training(name, dtype, watcher, stack) for watcher in watchers}
         for round_number in range(rounds + 1):
@@ -158,9 +158,9 @@ def run(name: str, dtype: torch.dtype, watchers: list[str], rounds: int, steps: 
             for watcher in watchers[at:] + watchers[:at]:
                 trainings[watcher].timed_steps(steps)
         base = trainings["base"]
-        rows += [[name, str(dtype)[6:], watcher, *_cells(one, base)] for watcher, one in trainings.items()]
-    share = _share(name, dtype, steps)
-    return [*rows, [name, str(dtype)[6:], "time inside our hooks, share of a step", "", f"{share:.4f}"]]
+        rows: list[list[object]] = [[*label, watcher, *_cells(one, base)] for watcher, one in trainings.items()]
+    rows.append([*label, "time inside our hooks, share of a step", "", f"{_share(name, dtype, steps):.4f}"])
+    return rows
 
 
 def _cells(watched: Training, base: Training) -> list[str]:

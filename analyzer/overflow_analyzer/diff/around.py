@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from overflow_analyzer.diff.block import KEY
 from overflow_analyzer.diff.comparing import Judge
 from overflow_analyzer.diff.model import FramePair
-from overflow_analyzer.diff.pairing import pack_keys, pair_keys, without_uncounted_calls
+from overflow_analyzer.diff.pairing import counterparts
 from overflow_analyzer.diff.reading import READ_COLUMNS, SET_ASIDE
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _differing(
     found: dict[int, set[tuple[str, str]]] = {}
     if a is None or b is None:
         return found
-    rows_a, rows_b = pair_keys(*pack_keys(without_uncounted_calls(a), without_uncounted_calls(b), KEY))
+    rows_a, rows_b = counterparts(a, b)
     paired = a.take(rows_a)
     judge = Judge(tolerance, names.dtypes, names.roles, coarseness=coarseness)
     differences = judge.compare(paired, b.take(rows_b))

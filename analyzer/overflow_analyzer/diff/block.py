@@ -23,6 +23,7 @@ __all__ = [
     "UNKNOWN",
     "Block",
     "constant",
+    "is_constant",
     "looked_up",
 ]
 
@@ -82,18 +83,23 @@ class Block:
 
 def _concatenated(pieces: Sequence[Column]) -> Column:
     filled = [piece for piece in pieces if len(piece)]
-    if filled and all(piece.strides == (0,) and piece[0] == filled[0][0] for piece in filled):
+    if filled and all(is_constant(piece) and piece[0] == filled[0][0] for piece in filled):
         return constant(filled[0][0], sum(map(len, filled)))
     return np.concatenate(pieces)
 
 
 def looked_up(values: Column, at: Column) -> Column:
     """Return ``values[at]``: one value for all rows where either has but one."""
-    if len(at) and 0 in (*values.strides, *at.strides):
+    if len(at) and (is_constant(values) or is_constant(at)):
         return constant(values[at[0]], len(at))
     return values[at]
 
 
 def constant(value: np.generic, count: int) -> Column:
-    """Return a column of one value for all rows, which takes the memory of one: a stride of zero tells it."""
+    """Return a column of one value for all rows, which takes the memory of one."""
     return np.ndarray((count,), value.dtype, np.array(value), strides=(0,))
+
+
+def is_constant(column: Column) -> bool:
+    """Whether a column was made as one value for all rows; one that only happens to be all the same is not."""
+    return column.strides == (0,)

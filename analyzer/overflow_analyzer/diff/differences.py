@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block, constant
+from overflow_analyzer.diff.block import COUNTS, FIGURES, UNKNOWN, Block, constant, is_constant
 from overflow_analyzer.schema import COUNT_COLUMNS
 
 __all__ = ["COMPARED_FIGURES", "Differences", "FigureDifferences", "differ", "is_nonfinite", "unlike"]
@@ -55,7 +55,7 @@ class Differences:
 def differ(a: Block, b: Block, name: str) -> Flags:
     """Return which rows have another value in a column; the blocks are of one length."""
     one, other = a[name], b[name]
-    if one.strides == (0,) and other.strides == (0,) and len(one):  # one value for all rows of each
+    if is_constant(one) and is_constant(other) and len(one):
         return constant(one[0] != other[0], len(one))
     different: Flags = one != other
     return different
@@ -65,9 +65,8 @@ def unlike(a: Block, b: Block) -> Flags:
     """Return which pairs have a figure that is not the same; nan is here unlike nan."""
     found = np.zeros(len(a), bool)
     for name in COMPARED_FIGURES:
-        repeated = name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]
-        if not repeated and (different := differ(a, b, name)).any():
-            found |= different
+        if not _is_repeated(name, a, b):
+            found |= differ(a, b, name)
     return found
 
 
@@ -75,10 +74,13 @@ def is_nonfinite(block: Block) -> Flags:
     """Return which rows have an inf or nan."""
     nonfinite: Flags = ~np.isfinite(block["abs_max"])
     for name in COUNT_COLUMNS:
-        counts = block[name]
-        if counts.strides != (0,) or (counts[:1] > 0).any():  # where nothing was counted, one zero stands for all rows
-            nonfinite |= counts > 0
+        nonfinite |= block[name] > 0
     return nonfinite
+
+
+def _is_repeated(name: str, a: Block, b: Block) -> bool:
+    """Whether a figure is another one under a second name, as where everything is finite."""
+    return name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]
 
 
 class FigureDifferences:
@@ -105,9 +107,8 @@ class FigureDifferences:
             rounded: Where rounding may have made zeros, so that their number is not judged.
         """
         for at, name in enumerate(FIGURES):
-            repeated = name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]
-            unknown = a[name].strides == b[name].strides == (0,)
-            if not repeated and not unknown:
+            unknown = is_constant(a[name]) and is_constant(b[name])
+            if not unknown and not _is_repeated(name, a, b):
                 self._add_figure(at, a[name], b[name], _scale(name, a, b))
         for at, name in enumerate(COUNTS, len(FIGURES)):
             if differ(a, b, name).any():

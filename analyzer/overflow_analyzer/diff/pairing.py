@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.block import UNCOUNTED_WALKS, Block
+from overflow_analyzer.diff.block import KEY, UNCOUNTED_WALKS, Block, is_constant
 from overflow_analyzer.diff.grouping import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["equal_rows", "pack_keys", "pair_keys", "without_uncounted_calls"]
+__all__ = ["counterparts", "equal_rows", "pack_keys", "pair_keys"]
 
 Indices = npt.NDArray[np.int64]
 
@@ -26,12 +26,17 @@ def equal_rows(a: Block, b: Block, count: int, columns: Sequence[str]) -> int:
     equal = np.ones(count, np.bool_)
     for name in columns:
         one, other = a[name][:count], b[name][:count]
-        if one.strides == (0,) == other.strides and count:  # one value for all rows of each
+        if is_constant(one) and is_constant(other) and count:
             equal &= bool(one[0] == other[0])
         else:
             equal &= one == other
     first = int(np.argmin(equal)) if count else 0
     return first if count and not equal[first] else count
+
+
+def counterparts(a: Block, b: Block) -> tuple[Indices, Indices]:
+    """Return the positions of paired rows in ``a``, ascending, and of their counterparts in ``b``."""
+    return pair_keys(*pack_keys(_without_uncounted_calls(a), _without_uncounted_calls(b), KEY))
 
 
 def pack_keys(a: Block, b: Block, columns: Sequence[str]) -> tuple[Indices, Indices]:
@@ -96,7 +101,7 @@ def _pair_unique(a: Indices, b: Indices) -> tuple[Indices, Indices] | None:
     return rows_a, in_b[rows_a]
 
 
-def without_uncounted_calls(block: Block) -> Block:
+def _without_uncounted_calls(block: Block) -> Block:
     """Leave out the index of calls that other calls are counted among.
 
     Recomputed frames and gradients take their place among a module's calls, so with and without checkpointing the same

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from overflow_analyzer.diff.block import KEY, Block
 from overflow_analyzer.diff.grouping import run_starts
-from overflow_analyzer.diff.pairing import equal_rows, pack_keys, pair_keys, without_uncounted_calls
+from overflow_analyzer.diff.pairing import counterparts, equal_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,7 +159,7 @@ def _next_row(buffer: _Buffer) -> Block | None:
 
 
 def _pair(a: Block, b: Block) -> tuple[Indices, Indices]:
-    rows_a, rows_b = pair_keys(*pack_keys(without_uncounted_calls(a), without_uncounted_calls(b), KEY))
+    rows_a, rows_b = counterparts(a, b)
     # In order of execution, and in one that does not depend on which trace is called A.
     position, batch = a["in_batch"][rows_a].astype(np.int64) + b["in_batch"][rows_b], a["batch"][rows_a]
     falls = (position[1:] < position[:-1]) & (batch[1:] == batch[:-1])
