@@ -23,8 +23,8 @@ from tabulate import tabulate
 
 from benchmarks.first_nonfinite import FRAMES_A_BATCH, ROWS_A_FRAME, best, rows_of
 from overflow_analyzer import EndInfo, RunInfo
-from overflow_analyzer.parts import write_part
-from overflow_analyzer.schema import RUN_FILE
+from overflow_analyzer.format.columns import RUN_FILE
+from overflow_analyzer.format.parts import write_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable

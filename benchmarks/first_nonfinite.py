@@ -26,9 +26,9 @@ import pyarrow as pa
 from tabulate import tabulate
 
 from overflow_analyzer import EndInfo, RunInfo
-from overflow_analyzer.compact import ROWS_A_GROUP
-from overflow_analyzer.parts import open_part_writer, part_metadata
-from overflow_analyzer.schema import SINGLE_FILE_SCHEMA
+from overflow_analyzer.convert.compact import ROWS_A_GROUP
+from overflow_analyzer.format.columns import SINGLE_FILE_SCHEMA
+from overflow_analyzer.format.parts import open_part_writer, part_metadata
 
 FRAMES_A_BATCH, ROWS_A_FRAME = 400, 3  # weight, input and output of 400 modules
 NS_A_ROW = 40_000

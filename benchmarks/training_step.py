@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmarks.training_models import WORKLOADS
 from overflow_recorder import TraceRecorder
-from overflow_recorder.session import Session
+from overflow_recorder.recording.session import Session
 
 INTEGERS = {2: torch.int16, 4: torch.int32}  # of the width of a float
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from overflow_analyzer.names import encode_name
-from overflow_analyzer.schema import (
+from overflow_analyzer.format.columns import (
     FORMAT_VERSION,
     KINDS,
     NAMES_FILE,
@@ -28,6 +27,7 @@ from overflow_analyzer.schema import (
     ROLES,
     RUN_FILE,
 )
+from overflow_analyzer.format.names import encode_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from overflow_analyzer.frames import Entry, Frame
-    from overflow_analyzer.run_info import RunInfo
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.run_info import RunInfo
 
 _PRESENT = {
     "abs_min": PRESENT_EXTREMA,

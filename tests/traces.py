@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from overflow_analyzer.frames import Entry, Frame
-from overflow_analyzer.parts import write_part
-from overflow_analyzer.run_info import EndInfo, RunInfo
-from overflow_analyzer.schema import RUN_FILE, SCHEMA
+from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
+from overflow_analyzer.format.frames import Entry, Frame
+from overflow_analyzer.format.parts import write_part
+from overflow_analyzer.format.run_info import EndInfo, RunInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

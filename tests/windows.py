@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from overflow_analyzer.errors import EmptyTraceError
-from overflow_analyzer.run_info import RunInfo
-from overflow_analyzer.schema import KINDS, PHASES, ROLES
-from overflow_analyzer.trace import open_trace
-from overflow_recorder.batches import Batch
-from overflow_recorder.measured import MeasuredPacker
+from overflow_analyzer.format.columns import KINDS, PHASES, ROLES
+from overflow_analyzer.format.run_info import RunInfo
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.recorder_arguments import RecorderArguments
-from overflow_recorder.recording import Unpublished
+from overflow_recorder.recording.batches import Batch
+from overflow_recorder.recording.frame_builder import PendingFrame
 from overflow_recorder.statistics import Description, Figures
-from overflow_recorder.storage import Storage
-from overflow_recorder.window import FrameHead, Window
+from overflow_recorder.storage.packed_tensor import TensorPacker
+from overflow_recorder.storage.storage import Storage
+from overflow_recorder.storage.window import FrameHead, Window
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.format.frames import Frame
 
 RUN = RunInfo(run_id="test", rank=0, world_size=1, model_class="Model", started_ns=1)
 TRAIN, TENSOR, OUTPUT = PHASES.index("train"), KINDS.index("tensor"), ROLES.index("output")
@@ -35,7 +35,7 @@ def head_of(window: Window, batch: int = 0, name: str = "layer") -> FrameHead:
 
 def entries_of(window: Window, value: float, rows: int = 2) -> Entries:
     """Rows whose abs max is ``value``, ``value + 1`` and so on."""
-    pack = MeasuredPacker(window.position)
+    pack = TensorPacker(window.position)
     described = Description("float32", "cpu", "strided", (2, 3), 6, None)
     entries = []
     for row in range(rows):
@@ -57,7 +57,7 @@ def publish(
     """Publish a frame as a hook does; returns its number or None."""
     window = storage.window
     entries, of = entries_of(window, value, rows), Batch(batch, selected=selected)
-    frame = Unpublished(of, head_of(window, batch), entries, "layer", alarming=urgent)
+    frame = PendingFrame(of, head_of(window, batch), entries, "layer", alarming=urgent)
     return storage.publish(frame, urgent=urgent)
 
 

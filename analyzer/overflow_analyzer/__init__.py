@@ -9,12 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overflow_analyzer.batches import batch_of
-    from overflow_analyzer.causes.case import Cause
-    from overflow_analyzer.compact import Compacted, compact_trace
-    from overflow_analyzer.coverage import coverage_of
+    from overflow_analyzer.convert.compact import Compacted, compact_trace
     from overflow_analyzer.diff import Rename, Tolerance, TraceDiff, diff_traces
-    from overflow_analyzer.diff_report import render_diff
     from overflow_analyzer.errors import (
         DamagedTraceError,
         EmptyTraceError,
@@ -24,14 +20,19 @@ if TYPE_CHECKING:
         TraceNotFoundError,
         UnknownVersionError,
     )
-    from overflow_analyzer.explanation import render_explanation
-    from overflow_analyzer.finding import Finding, find_first_nonfinite
-    from overflow_analyzer.frames import Entry, Frame
-    from overflow_analyzer.headroom import Headroom, ModuleHeadroom, headroom_of
-    from overflow_analyzer.report import render_batch, render_report
-    from overflow_analyzer.run_info import EndInfo, RunInfo
-    from overflow_analyzer.summary import RankSummary, Summary, summarize
-    from overflow_analyzer.trace import RankTrace, Trace, open_trace
+    from overflow_analyzer.first_nonfinite.causes.case import Cause
+    from overflow_analyzer.first_nonfinite.finding import Finding, find_first_nonfinite
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.run_info import EndInfo, RunInfo
+    from overflow_analyzer.headroom.headroom import Headroom, ModuleHeadroom, headroom_of
+    from overflow_analyzer.render.diff import render_diff
+    from overflow_analyzer.render.explanation import render_explanation
+    from overflow_analyzer.render.report import render_batch, render_report
+    from overflow_analyzer.trace.batches import batch_of
+    from overflow_analyzer.trace.coverage import coverage_of
+    from overflow_analyzer.trace.opening import Trace, open_trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+    from overflow_analyzer.trace.summary import RankSummary, Summary, summarize
 
 __all__ = [
     "Cause",
@@ -72,41 +73,41 @@ __all__ = [
 ]
 
 _ROOM_OF = {
-    "Cause": "causes.case",
-    "Compacted": "compact",
+    "Cause": "first_nonfinite.causes.case",
+    "Compacted": "convert.compact",
     "DamagedTraceError": "errors",
     "EmptyTraceError": "errors",
-    "EndInfo": "run_info",
-    "Entry": "frames",
-    "Finding": "finding",
-    "Frame": "frames",
-    "Headroom": "headroom",
-    "ModuleHeadroom": "headroom",
+    "EndInfo": "format.run_info",
+    "Entry": "format.frames",
+    "Finding": "first_nonfinite.finding",
+    "Frame": "format.frames",
+    "Headroom": "headroom.headroom",
+    "ModuleHeadroom": "headroom.headroom",
     "NotATraceError": "errors",
     "NotRecordedError": "errors",
-    "RankSummary": "summary",
-    "RankTrace": "trace",
+    "RankSummary": "trace.summary",
+    "RankTrace": "trace.rank_trace",
     "Rename": "diff",
-    "RunInfo": "run_info",
-    "Summary": "summary",
+    "RunInfo": "format.run_info",
+    "Summary": "trace.summary",
     "Tolerance": "diff",
-    "Trace": "trace",
+    "Trace": "trace.opening",
     "TraceDiff": "diff",
     "TraceError": "errors",
     "TraceNotFoundError": "errors",
     "UnknownVersionError": "errors",
-    "batch_of": "batches",
-    "compact_trace": "compact",
-    "coverage_of": "coverage",
+    "batch_of": "trace.batches",
+    "compact_trace": "convert.compact",
+    "coverage_of": "trace.coverage",
     "diff_traces": "diff",
-    "find_first_nonfinite": "finding",
-    "headroom_of": "headroom",
-    "open_trace": "trace",
-    "render_batch": "report",
-    "render_diff": "diff_report",
-    "render_explanation": "explanation",
-    "render_report": "report",
-    "summarize": "summary",
+    "find_first_nonfinite": "first_nonfinite.finding",
+    "headroom_of": "headroom.headroom",
+    "open_trace": "trace.opening",
+    "render_batch": "render.report",
+    "render_diff": "render.diff",
+    "render_explanation": "render.explanation",
+    "render_report": "render.report",
+    "summarize": "trace.summary",
 }
 
 

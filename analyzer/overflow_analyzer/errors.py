@@ -7,16 +7,6 @@ and say what to do.
 
 from __future__ import annotations
 
-__all__ = [
-    "DamagedTraceError",
-    "EmptyTraceError",
-    "NotATraceError",
-    "NotRecordedError",
-    "TraceError",
-    "TraceNotFoundError",
-    "UnknownVersionError",
-]
-
 
 class TraceError(Exception):
     """The root of everything the analyzer refuses."""

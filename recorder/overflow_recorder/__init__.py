@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overflow_recorder.arguments import DataclassArgumentParser
     from overflow_recorder.callbacks import (
         BatchEvent,
         CallbackHandler,
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         RecorderCallback,
     )
     from overflow_recorder.debug import DebugUnderflowOverflow
-    from overflow_recorder.distributed import torch_distributed_zero_first
     from overflow_recorder.errors import (
         BatchLimitReached,
         NonFiniteError,
@@ -27,9 +25,11 @@ if TYPE_CHECKING:
         RecorderWarning,
         TraceExistsError,
     )
-    from overflow_recorder.evaluation import EvalPrediction
+    from overflow_recorder.helpers.arguments import DataclassArgumentParser
+    from overflow_recorder.helpers.distributed import torch_distributed_zero_first
+    from overflow_recorder.helpers.evaluation import EvalPrediction
+    from overflow_recorder.helpers.reproducibility import enable_full_determinism, set_seed
     from overflow_recorder.recorder_arguments import RecorderArguments
-    from overflow_recorder.reproducibility import enable_full_determinism, set_seed
     from overflow_recorder.trace_recorder import TraceRecorder
 
 __all__ = [
@@ -59,9 +59,9 @@ _ROOM_OF = {
     "BatchLimitReached": "errors",
     "CallbackHandler": "callbacks",
     "CloseEvent": "callbacks",
-    "DataclassArgumentParser": "arguments",
+    "DataclassArgumentParser": "helpers.arguments",
     "DebugUnderflowOverflow": "debug",
-    "EvalPrediction": "evaluation",
+    "EvalPrediction": "helpers.evaluation",
     "FrameEvent": "callbacks",
     "NonFiniteError": "errors",
     "NonFiniteEvent": "callbacks",
@@ -71,9 +71,9 @@ _ROOM_OF = {
     "RecorderWarning": "errors",
     "TraceExistsError": "errors",
     "TraceRecorder": "trace_recorder",
-    "enable_full_determinism": "reproducibility",
-    "set_seed": "reproducibility",
-    "torch_distributed_zero_first": "distributed",
+    "enable_full_determinism": "helpers.reproducibility",
+    "set_seed": "helpers.reproducibility",
+    "torch_distributed_zero_first": "helpers.distributed",
 }
 
 

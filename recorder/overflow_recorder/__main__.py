@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from overflow_recorder.cli import main
+from overflow_recorder.launch.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

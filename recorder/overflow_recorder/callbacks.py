@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from overflow_analyzer.frames import Entry, Frame
+    from overflow_analyzer.format.frames import Entry, Frame
     from overflow_recorder.trace_recorder import TraceRecorder
-
-__all__ = ["BatchEvent", "CallbackHandler", "CloseEvent", "FrameEvent", "NonFiniteEvent", "RecorderCallback"]
 
 
 @dataclass(frozen=True)

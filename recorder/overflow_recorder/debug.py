@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overflow_recorder.reporting import PrintFrames
+from overflow_recorder.builtin_callbacks import PrintFrames
 from overflow_recorder.trace_recorder import TraceRecorder
 
 if TYPE_CHECKING:
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import nn
-
-__all__ = ["DebugUnderflowOverflow"]
 
 
 class DebugUnderflowOverflow(TraceRecorder):

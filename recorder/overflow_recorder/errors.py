@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BatchLimitReached", "NonFiniteError", "NonFiniteWarning", "RecorderWarning", "TraceExistsError"]
-
 
 class NonFiniteError(ValueError):
     """An inf or nan was detected; raised before the training loop goes on."""

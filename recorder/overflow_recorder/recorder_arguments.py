@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from overflow_analyzer.schema import ROLES
-
-__all__ = ["OnNonfinite", "RecorderArguments"]
+from overflow_analyzer.format.columns import ROLES
 
 OnNonfinite = Literal["raise", "warn", "ignore"]
 _FORWARD_ROLES = ("weight", "buffer", "input", "output")

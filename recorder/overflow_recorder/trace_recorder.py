@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from overflow_analyzer.schema import PHASES, ROLES
+from overflow_analyzer.format.columns import PHASES, ROLES
+from overflow_recorder.builtin_callbacks import PrintReport, RaiseNonFinite, StopAfterBatch, WarnNonFinite
 from overflow_recorder.callbacks import CallbackHandler, CloseEvent
 from overflow_recorder.errors import TraceExistsError
-from overflow_recorder.faults import describe_error, warn
-from overflow_recorder.process import describe_run, recorders_of_this_process
+from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
 from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
-from overflow_recorder.reporting import PrintReport, RaiseNonFinite, StopAfterBatch, WarnNonFinite
-from overflow_recorder.session import Session
-from overflow_recorder.signals import raised_by_signal_handler
-from overflow_recorder.storage import Storage
-from overflow_recorder.values import as_tensor, walk
+from overflow_recorder.recording.process import describe_run, recorders_of_this_process
+from overflow_recorder.recording.session import Session
+from overflow_recorder.recording.values import as_tensor, walk
+from overflow_recorder.storage.storage import Storage
 
 if TYPE_CHECKING:
     import os
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
-    from overflow_analyzer.run_info import EndInfo, HowEnded
-    from overflow_recorder.evaluation import EvalPrediction
+    from overflow_analyzer.format.run_info import EndInfo, HowEnded
+    from overflow_recorder.helpers.evaluation import EvalPrediction
 
-__all__ = ["TraceRecorder"]
 
 _MANUAL = PHASES.index("manual")
 _VALUE = ROLES.index("value")
@@ -56,7 +54,7 @@ class TraceRecorder:
         every_n_batches: Also write every n-th batch whole, from batch 0.
         abort_after_batch_num: Raise ``BatchLimitReached`` when that batch's root forward ends.
         on_nonfinite: "raise" ``NonFiniteError``, "warn" once a module, or "ignore" (only record).
-        roles: What is recorded of each module, names of ``overflow_analyzer.schema.ROLES`` without "value".
+        roles: What is recorded of each module, names of ``overflow_analyzer.format.columns.ROLES`` without "value".
         statistics: "extrema", or "full" for zeros, subnormals, mean and root mean square as well.
         ignore: ``MODULE:CONTEXT`` patterns of intended infinities (``*`` and ``?``; brackets are literal).
         max_bytes: Most bytes of disk; the oldest sampled batches are removed first, a detection's window never.
@@ -312,7 +310,7 @@ def _end(
         session.detach()
         session.publish_rest()
         nothing = session.nothing_recorded() if how == "closed" else None
-        if nothing is not None and not session.unseen.told:
+        if nothing is not None and not session.blind_spots.told:
             warn(f"nothing was recorded: {nothing}")
         return session.end_info(how, reason or nothing, batch_number, frame_number)
     except Exception as error:  # noqa: BLE001

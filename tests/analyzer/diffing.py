@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overflow_analyzer.diff import TraceDiff, diff_traces
-from overflow_analyzer.rank_trace import RankTrace
-from overflow_analyzer.trace import Trace, open_trace
+from overflow_analyzer.trace.opening import Trace, open_trace
+from overflow_analyzer.trace.rank_trace import RankTrace
 from tests.traces import RUN, frame, table_of, tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from overflow_analyzer.diff import BatchGrowth, Divergence, FigureDifference, ModuleDifference
-    from overflow_analyzer.frames import Entry, Frame
-    from overflow_analyzer.run_info import HowEnded, RunInfo
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.run_info import HowEnded, RunInfo
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODULES = ("embed", "block.fc1", "block.act", "block.fc2", "block", "")
@@ -106,7 +106,7 @@ def comparable(diff: TraceDiff) -> TraceDiff:
 
 
 def _order(one: ModuleDifference) -> tuple[Any, ...]:
-    return (-one.largest.units, one.module_name)
+    return (-one.largest.epsilons, one.module_name)
 
 
 def _mirrored_divergence(one: Divergence | None) -> Divergence | None:

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from overflow_analyzer import open_trace
-from overflow_analyzer.finding import Finding, find_first_nonfinite
+from overflow_analyzer.first_nonfinite.finding import Finding, find_first_nonfinite
 from tests.traces import RUN, frame, tensor, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from overflow_analyzer.causes import Cause
-    from overflow_analyzer.frames import Entry, Frame
-    from overflow_analyzer.run_info import RunInfo
+    from overflow_analyzer.first_nonfinite.causes import Cause
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.run_info import RunInfo
 
 
 def bad(role: Any, context: str, *, nan: int = 0, inf: int = 0, neginf: int = 0, **changes: Any) -> Entry:

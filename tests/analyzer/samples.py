@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.frames import Entry
-from overflow_analyzer.run_info import EndInfo
+from overflow_analyzer.format.frames import Entry
+from overflow_analyzer.format.run_info import EndInfo
 from tests.rings import write_killed
 from tests.traces import RUN, frame, tensor, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.format.frames import Frame
 
 INF, NAN = float("inf"), float("nan")
 HOSTILE = "\x1b[31m`|<script>模块\u202e"

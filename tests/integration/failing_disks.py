@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from overflow_recorder import TraceRecorder
-from overflow_recorder import trace_directory as directory_room
+from overflow_recorder.storage import directory as directory_room
 from tests.integration.runs import make_model, make_the_ring_small, wait_as_long_as_it_takes
 
 if TYPE_CHECKING:

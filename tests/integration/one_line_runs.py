@@ -20,14 +20,14 @@ _FORK = """
 import atexit, json, os, runpy, sys
 import accelerate, lightning, torch, torch._dynamo
 from transformers import BertModel, GPT2LMHeadModel, Trainer
-import overflow_analyzer.cli, overflow_recorder.cli
+import overflow_analyzer.cli, overflow_recorder.launch.cli
 
 def run(program, *arguments):
     if program == "python":
         sys.argv[:] = arguments
         runpy.run_path(arguments[0], run_name="__main__")
         return 0
-    package = {"overflow-record": overflow_recorder, "overflow-analyze": overflow_analyzer}[program]
+    package = {"overflow-record": overflow_recorder.launch, "overflow-analyze": overflow_analyzer}[program]
     return package.cli.main(arguments)
 
 ends = []

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder import TraceRecorder
-from overflow_recorder import storage as storage_room
+from overflow_recorder.storage import storage as storage_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from tests.integration.failing_disks import BATCHES, FAULT_AT, FAULTS, train
 from tests.integration.runs import FRAMES, rows_of, warnings_in
 

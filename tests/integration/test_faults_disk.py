@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from tests.integration.failing_disks import record_many, train
 from tests.integration.runs import FRAMES, rows_of, warnings_in
 

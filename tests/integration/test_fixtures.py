@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from overflow_analyzer import UnknownVersionError, open_trace
-from overflow_analyzer.schema import SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
 from tests.analyzer.commands import analyze
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FLOORS = {
-    "hooks, nested calls": ("session.calls_itself", 0),
-    "hooks, a changed model": ("hooks.ModuleHooks.attach_new", 3),
-    "hooks, fused layers": ("fused_layers.FusedLayers.step_aside", 3),
-    "batches": ("batches.BatchCounter.root_ends", 3),
-    "frames, entering": ("recording.FrameRecording.enter", 3),
-    "frames, leaving": ("recording.FrameRecording.leave", 3),
-    "values of inputs": ("recording.walk_inputs", 3),
-    "values of outputs": ("recording.walk", 3),
-    "measuring": ("measuring.Measuring.__call__", 30),
-    "descriptions": ("measuring.describe", 30),
-    "statistics": ("measuring.measure", 30),
-    "packing": ("measured.MeasuredPacker.__call__", 30),
-    "names": ("name_dictionary.NameDictionary.position", 30),
-    "window": ("window.Window.append", 3),
-    "storage": ("storage.Storage.publish", 3),
-    "gradients of inputs": ("gradients.Gradients.of_inputs", 3),
-    "gradients of outputs": ("gradients.Gradients.of_outputs", 3),
-    "gradients, arriving": ("session.Session.batch_now", 30),
-    "gradients of parameters": ("gradients.Gradients.attach", 3),
-    "gradients of a batch": ("gradients.Gradients.of_batch", 2),
-    "loss scale": ("loss_scale.LossScale.current", 1),
-    "optimizers, counting": ("optimizer_steps.OptimizerSteps._is_ours", 1),
-    "optimizers, state": ("gradients.Gradients.of_optimizer", 1),
-    "unseen": ("unseen.Unseen.tell", 0),
-    "seal": ("writer.PartWriter.seal", 0),
-    "parts": ("trace_directory.TraceDirectory.seal", 0),
-    "closing": ("trace_directory.TraceDirectory.write_run", 1),
-    "end": ("session.Session.publish_rest", 0),
+    "hooks, nested calls": ("recording.session.calls_itself", 0),
+    "hooks, a changed model": ("hooks.modules.ModuleHooks.attach_new", 3),
+    "hooks, fused layers": ("hooks.fused_layers.FusedLayers.step_aside", 3),
+    "batches": ("recording.batches.BatchCounter.root_ends", 3),
+    "frames, entering": ("recording.frame_builder.FrameBuilder.enter", 3),
+    "frames, leaving": ("recording.frame_builder.FrameBuilder.leave", 3),
+    "values of inputs": ("recording.frame_builder.walk_inputs", 3),
+    "values of outputs": ("recording.frame_builder.walk", 3),
+    "measuring": ("recording.measuring.Measuring.__call__", 30),
+    "descriptions": ("recording.measuring.describe", 30),
+    "statistics": ("recording.measuring.measure", 30),
+    "packing": ("storage.packed_tensor.TensorPacker.__call__", 30),
+    "names": ("storage.name_dictionary.NameDictionary.position", 30),
+    "window": ("storage.window.Window.append", 3),
+    "storage": ("storage.storage.Storage.publish", 3),
+    "gradients of inputs": ("hooks.gradients.Gradients.of_inputs", 3),
+    "gradients of outputs": ("hooks.gradients.Gradients.of_outputs", 3),
+    "gradients, arriving": ("recording.session.Session.batch_now", 30),
+    "gradients of parameters": ("hooks.gradients.Gradients.attach", 3),
+    "gradients of a batch": ("hooks.gradients.Gradients.of_batch", 2),
+    "loss scale": ("hooks.loss_scale.LossScale.current", 1),
+    "optimizers, counting": ("hooks.optimizer_steps.OptimizerSteps._is_ours", 1),
+    "optimizers, state": ("hooks.gradients.Gradients.of_optimizer", 1),
+    "unseen": ("recording.blind_spots.BlindSpots.tell", 0),
+    "seal": ("storage.writer.PartWriter.seal", 0),
+    "parts": ("storage.directory.TraceDirectory.seal", 0),
+    "closing": ("storage.directory.TraceDirectory.write_run", 1),
+    "end": ("recording.session.Session.publish_rest", 0),
 }
 """What fails, and at which call: in the middle of training where there are several."""
 AT_THE_START = {
     "run": "trace_recorder.describe_run",
-    "storage": "storage.Storage.__init__",
-    "window": "window.Window.__init__",
-    "session": "session.Session.__init__",
-    "hooks": "hooks.ModuleHooks.attach",
-    "optimizers": "optimizer_steps.OptimizerSteps.attach",
+    "storage": "storage.storage.Storage.__init__",
+    "window": "storage.window.Window.__init__",
+    "session": "recording.session.Session.__init__",
+    "hooks": "hooks.modules.ModuleHooks.attach",
+    "optimizers": "hooks.optimizer_steps.OptimizerSteps.attach",
 }
 
 
@@ -210,7 +210,10 @@ def test_a_fault_while_a_batch_is_printed(plain: list[torch.Tensor], capsys: pyt
             return train(model)
 
     # WHEN
-    with pytest.warns(RecorderWarning, match="injected") as caught, fault_in("reporting.render_batch", at_call=3):
+    with (
+        pytest.warns(RecorderWarning, match="injected") as caught,
+        fault_in("builtin_callbacks.render_batch", at_call=3),
+    ):
         bits = run()
 
     # THEN
@@ -228,7 +231,7 @@ def test_a_report_that_cannot_be_printed_still_stops_the_run() -> None:
     # WHEN
     with (
         pytest.warns(RecorderWarning, match="injected") as caught,
-        fault_in("reporting.render_report", at_call=0),
+        fault_in("builtin_callbacks.render_report", at_call=0),
         pytest.raises(ValueError, match="inf/nan detected"),
     ):
         model(torch.full((1, 2), float("nan")))
@@ -245,7 +248,10 @@ def test_a_window_that_cannot_be_read_stops_nothing() -> None:
     recorder = DebugUnderflowOverflow(model)
 
     # WHEN
-    with pytest.warns(RecorderWarning, match="injected") as caught, fault_in("window.Window.last_frames", at_call=0):
+    with (
+        pytest.warns(RecorderWarning, match="injected") as caught,
+        fault_in("storage.window.Window.last_frames", at_call=0),
+    ):
         model(torch.full((1, 2), float("nan")))
     recorder.close()
 

@@ -87,7 +87,7 @@ def test_the_metadata_says_what_installing_brings(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert "overflow-analyze = overflow_analyzer.cli:main" in scripts
-    assert "overflow-record = overflow_recorder.cli:main" in scripts
+    assert "overflow-record = overflow_recorder.launch.cli:main" in scripts
 
 
 def test_the_wheel_runs_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.recorder.recordings import EVERYTHING, Forward, recording
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.format.frames import Frame
 
 X = torch.ones(2, 2)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overflow_analyzer.coverage import coverage_of
-from overflow_analyzer.finding import find_first_nonfinite
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.first_nonfinite.finding import find_first_nonfinite
+from overflow_analyzer.trace.coverage import coverage_of
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.errors import TraceExistsError
 from tests.integration.runs import FRAMES, Seen, rows_of, train
 from tests.windows import make_storage

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder import TraceRecorder
-from tests.analyzer.test_other_readers import READERS
+from tests.analyzer.trace.test_other_readers import READERS
 from tests.integration.runs import ROWS, input_of, make_model, make_the_ring_small, wait_as_long_as_it_takes
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder import TraceRecorder
 from tests.integration.runs import FRAMES, ROWS, Seen, count_frames, input_of, make_model, rows_of, train, train_and_end
 

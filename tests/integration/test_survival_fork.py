@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder import TraceRecorder
 from tests.integration.runs import FRAMES, Seen, count_frames, input_of, make_model, rows_of
 from tests.windows import make_storage

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overflow_analyzer.errors import EmptyTraceError, TraceError
-from overflow_analyzer.run_info import EndInfo
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.format.run_info import EndInfo
+from overflow_analyzer.trace.opening import open_trace
 from tests.integration.runs import Seen, make_the_ring_small, wait_as_long_as_it_takes
 from tests.windows import bytes_of, make_storage, publish, read_left
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.crew import Crew
 
-ROOMS = {"claiming", "name_dictionary", "ring_file", "sealing", "storage", "trace_directory", "window", "writer"}
 FRAMES = 120
 WINDOW = 4
 KILLS = 15
@@ -43,7 +42,7 @@ class Line:
     def called(self, frame: FrameType, event: str, _: Any) -> Any:
         """A function is called: those of other files are not looked at."""
         path = Path(frame.f_code.co_filename)
-        return self.reached if path.parent.name == "overflow_recorder" and path.stem in ROOMS else None
+        return self.reached if path.parts[-3:-1] == ("overflow_recorder", "storage") else None
 
     def reached(self, frame: FrameType, event: str, _: Any) -> Any:
         """A line is about to run."""

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from overflow_analyzer.errors import EmptyTraceError
-from overflow_analyzer.run_info import EndInfo
-from overflow_analyzer.trace import open_trace
+from overflow_analyzer.format.run_info import EndInfo
+from overflow_analyzer.trace.opening import open_trace
 from tests.integration.runs import Seen
 from tests.windows import make_storage, publish
 
 if TYPE_CHECKING:
-    from overflow_analyzer.rank_trace import RankTrace
+    from overflow_analyzer.trace.rank_trace import RankTrace
     from tests.crew import Crew
 
 WINDOW = 21

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from overflow_analyzer.run_info import EndInfo
-from overflow_recorder import storage as storage_room
+from overflow_analyzer.format.run_info import EndInfo
 from overflow_recorder.errors import TraceExistsError
+from overflow_recorder.storage import storage as storage_room
 from tests.windows import bytes_of, copy_as_killed, make_storage, publish, read_left
 
 if TYPE_CHECKING:
-    from overflow_recorder.storage import Storage
-    from overflow_recorder.writer import PartWriter
+    from overflow_recorder.storage.storage import Storage
+    from overflow_recorder.storage.writer import PartWriter
 
 WINDOW = 4
 CAPACITY = 64

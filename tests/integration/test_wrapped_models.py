@@ -11,7 +11,7 @@ from overflow_analyzer import open_trace
 from tests.recorder.subprocesses import finish, start
 
 if TYPE_CHECKING:
-    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.format.frames import Frame
 
 WORKER = """
 import json, sys, warnings

@@ -8,7 +8,7 @@ from typing import Any, NewType
 
 from hypothesis import strategies as st
 
-from overflow_recorder.arguments import DataclassArgumentParser
+from overflow_recorder.helpers.arguments import DataclassArgumentParser
 
 
 class Colour(Enum):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from overflow_recorder.model_finding import ModelFinder
+from overflow_recorder.launch.model_finding import ModelFinder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

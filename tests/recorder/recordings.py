@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from overflow_analyzer.frames import Entry, Frame
+    from overflow_analyzer.format.frames import Entry, Frame
 
 EVERYTHING = (
     "weight",

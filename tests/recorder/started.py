@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overflow_recorder import RecorderArguments, cli
+from overflow_recorder import RecorderArguments
+from overflow_recorder.launch import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from overflow_analyzer.schema import ROLES
+from overflow_analyzer.format.columns import ROLES
 from overflow_recorder import DataclassArgumentParser, RecorderArguments, TraceRecorder
 
 

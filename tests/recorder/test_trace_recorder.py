@@ -26,7 +26,7 @@ from tests.recorder.recordings import EVERYTHING, Forward, entry, frames_of, glo
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from overflow_analyzer.run_info import EndInfo
+    from overflow_analyzer.format.run_info import EndInfo
 
 X = torch.ones(1, 2)
 NAN, INF = float("nan"), float("inf")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overflow_analyzer.parts import read_footer
-from overflow_recorder.trace_directory import TraceDirectory
-from overflow_recorder.window import Window
-from overflow_recorder.writer import PartWriter
+from overflow_analyzer.format.parts import read_footer
+from overflow_recorder.storage.directory import TraceDirectory
+from overflow_recorder.storage.window import Window
+from overflow_recorder.storage.writer import PartWriter
 from tests.windows import RUN, append
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Bench:
         self.directory.write_run(RUN)
         self.window = Window(self.directory.path, capacity, window_frames)
         self.writer = PartWriter(
-            self.window, self.directory, RUN, options.pop("asked_for", ()), self.errors.append, **options
+            self.window, self.directory, RUN, options.pop("numbered", ()), self.errors.append, **options
         )
 
     def fill(self, frames: int = 20) -> None:

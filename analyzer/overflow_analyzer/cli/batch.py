@@ -13,10 +13,8 @@ from overflow_analyzer.cli.output import note, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_analyzer.frames import Frame
-    from overflow_analyzer.trace import RankTrace
-
-__all__ = ["command"]
+    from overflow_analyzer.format.frames import Frame
+    from overflow_analyzer.trace.rank_trace import RankTrace
 
 
 @click.command(cls=TraceCommand)
@@ -32,8 +30,8 @@ def command(trace: str, number: int, rank: int | None, format: Format) -> int:  
     Example:
       overflow-analyze batch run.parquet 1
     """
-    from overflow_analyzer.batches import batch_of
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.trace.batches import batch_of
+    from overflow_analyzer.trace.opening import open_trace
 
     opened = open_trace(trace)
     ranks = batch_of(opened, number, rank=rank)
@@ -45,8 +43,8 @@ def command(trace: str, number: int, rank: int | None, format: Format) -> int:  
 
 
 def _text(ranks: tuple[RankTrace, ...], number: int, world_size: int, *, markdown: bool) -> Iterator[str]:
-    from overflow_analyzer.report import render_batch
-    from overflow_analyzer.terminal import highlight, shows_colour
+    from overflow_analyzer.render.report import render_batch
+    from overflow_analyzer.text.terminal import highlight, shows_colour
 
     coloured = shows_colour(sys.stdout) and not markdown
     yield "```text\n" if markdown else ""  # lines of frames are indented too far to close it
@@ -59,7 +57,7 @@ def _text(ranks: tuple[RankTrace, ...], number: int, world_size: int, *, markdow
 
 def _json(ranks: tuple[RankTrace, ...], number: int) -> Iterator[str]:
     """Yield one object, a frame a line, so that a batch of any size is never in memory whole."""
-    from overflow_analyzer.strict_json import to_json_line
+    from overflow_analyzer.text.strict_json import to_json_line
 
     yield f'{{"batch_number": {number}, "ranks": ['
     for at, rank in enumerate(ranks):
@@ -71,7 +69,7 @@ def _json(ranks: tuple[RankTrace, ...], number: int) -> Iterator[str]:
 
 
 def _noting_gaps(rank: RankTrace, number: int) -> Iterator[Frame]:
-    from overflow_analyzer.wording import counted
+    from overflow_analyzer.text.wording import counted
 
     expected = missing = 0
     for frame in rank.frames(batch=number):

@@ -7,8 +7,6 @@ import click
 from overflow_analyzer.cli.options import TraceCommand, trace_argument
 from overflow_analyzer.cli.output import note, write
 
-__all__ = ["command"]
-
 
 @click.command(cls=TraceCommand)
 @trace_argument()
@@ -23,10 +21,10 @@ def command(trace: str, output: str, overwrite: bool) -> int:
     Example:
       overflow-analyze compact run.parquet -o run-1.parquet
     """
-    from overflow_analyzer.compact import compact_trace
-    from overflow_analyzer.terminal import progress
-    from overflow_analyzer.trace import open_trace
-    from overflow_analyzer.wording import counted
+    from overflow_analyzer.convert.compact import compact_trace
+    from overflow_analyzer.text.terminal import progress
+    from overflow_analyzer.text.wording import counted
+    from overflow_analyzer.trace.opening import open_trace
 
     opened = open_trace(trace)
     done = compact_trace(

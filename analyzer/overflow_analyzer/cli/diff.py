@@ -10,8 +10,6 @@ import click
 from overflow_analyzer.cli.options import Format, TraceCommand, format_option, rank_option, trace_argument
 from overflow_analyzer.cli.output import write
 
-__all__ = ["command"]
-
 
 @click.command(cls=TraceCommand)
 @trace_argument("a")
@@ -53,10 +51,10 @@ def command(a: str, b: str, *, format: Format, limit: int | None, exit_zero: boo
       overflow-analyze diff fp32.parquet bf16.parquet --map 'encoder.*=model.encoder.*'
     """
     from overflow_analyzer.diff import diff_traces
-    from overflow_analyzer.diff_report import diff_as_json, render_diff
-    from overflow_analyzer.strict_json import to_json
-    from overflow_analyzer.terminal import terminal_width
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.render.diff import diff_as_json, render_diff
+    from overflow_analyzer.text.strict_json import to_json
+    from overflow_analyzer.text.terminal import terminal_width
+    from overflow_analyzer.trace.opening import open_trace
 
     tolerance, renames = _tolerance(options), _renames(options.pop("renames"))
     diff = diff_traces(open_trace(a), open_trace(b), tolerance=tolerance, renames=renames, **options)

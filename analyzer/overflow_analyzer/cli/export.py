@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["command"]
-
 
 @click.command(cls=TraceCommand)
 @trace_argument()
@@ -49,8 +47,8 @@ def command(
       overflow-analyze export run.parquet --to tensorboard -o events
       overflow-analyze export run.parquet --to csv -o run.csv
     """
-    from overflow_analyzer.export import csv_pieces, json_lines, save
-    from overflow_analyzer.tensorboard import export_tensorboard
+    from overflow_analyzer.convert.export import csv_pieces, json_lines, save
+    from overflow_analyzer.convert.tensorboard import export_tensorboard
 
     tables = _tables(trace, rank)
     if kind == "tensorboard":
@@ -69,9 +67,9 @@ def command(
 
 
 def _tables(path: str, rank: int | None) -> Iterator[pa.Table]:
-    from overflow_analyzer.export import ranked_tables
-    from overflow_analyzer.terminal import progress
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.convert.export import ranked_tables
+    from overflow_analyzer.text.terminal import progress
+    from overflow_analyzer.trace.opening import open_trace
 
     return ranked_tables(
         open_trace(path), rank=rank, progress=lambda tables, total: progress(tables, total, "exporting")

@@ -12,8 +12,6 @@ import click
 from overflow_analyzer.cli.output import note
 from overflow_analyzer.errors import TraceError
 
-__all__ = ["TRACEBACK_VARIABLE", "exit_code_for"]
-
 TRACEBACK_VARIABLE: Final = "OVERFLOW_ANALYZE_TRACEBACK"
 """Environment variable: set to 1, an unexpected error shows its traceback too."""
 

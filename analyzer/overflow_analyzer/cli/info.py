@@ -13,9 +13,7 @@ from overflow_analyzer.cli.output import write
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from overflow_analyzer.parts import RowGroup
-
-__all__ = ["command"]
+    from overflow_analyzer.format.parts import RowGroup
 
 
 @click.command(cls=TraceCommand)
@@ -29,11 +27,11 @@ def command(trace: str, format: Format) -> int:  # noqa: A002  the option's name
     Example:
       overflow-analyze info run.parquet
     """
-    from overflow_analyzer.strict_json import to_json
-    from overflow_analyzer.summary import summarize
-    from overflow_analyzer.summary_text import render_summary, summary_as_json
-    from overflow_analyzer.terminal import terminal_width
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.render.summary import render_summary, summary_as_json
+    from overflow_analyzer.text.strict_json import to_json
+    from overflow_analyzer.text.terminal import terminal_width
+    from overflow_analyzer.trace.opening import open_trace
+    from overflow_analyzer.trace.summary import summarize
 
     summary = summarize(open_trace(trace), _progress)
     if format == "json":
@@ -44,6 +42,6 @@ def command(trace: str, format: Format) -> int:  # noqa: A002  the option's name
 
 
 def _progress(groups: Sequence[RowGroup]) -> Iterable[RowGroup]:
-    from overflow_analyzer.terminal import progress
+    from overflow_analyzer.text.terminal import progress
 
     return progress(groups, len(groups), "reading")

@@ -8,8 +8,6 @@ from typing import Any, Final, Literal
 
 import click
 
-__all__ = ["Format", "TraceCommand", "format_option", "rank_option", "trace_argument"]
-
 Format = Literal["text", "json", "markdown"]
 """How a result is written: for a terminal, for a program (strict JSON), for pasting into an issue."""
 

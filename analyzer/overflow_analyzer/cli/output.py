@@ -7,12 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.escape import escape
+from overflow_analyzer.text.escape import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-__all__ = ["finish", "note", "write"]
 
 
 def write(text: str | Iterable[str]) -> None:

@@ -9,8 +9,6 @@ import click
 from overflow_analyzer.cli.options import Format, TraceCommand, format_option, rank_option, trace_argument
 from overflow_analyzer.cli.output import write
 
-__all__ = ["command"]
-
 
 @click.command(cls=TraceCommand)
 @trace_argument()
@@ -41,12 +39,12 @@ def command(
     Example:
       overflow-analyze report run.parquet --frames 40
     """
-    from overflow_analyzer.coverage import coverage_of
-    from overflow_analyzer.finding import find_first_nonfinite
-    from overflow_analyzer.report_text import finding_as_json, render_finding, render_nothing_found
-    from overflow_analyzer.strict_json import to_json
-    from overflow_analyzer.terminal import progress, shows_colour
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.first_nonfinite.finding import find_first_nonfinite
+    from overflow_analyzer.render.finding import finding_as_json, render_finding, render_nothing_found
+    from overflow_analyzer.text.strict_json import to_json
+    from overflow_analyzer.text.terminal import progress, shows_colour
+    from overflow_analyzer.trace.coverage import coverage_of
+    from overflow_analyzer.trace.opening import open_trace
 
     opened = open_trace(trace)
     finding = find_first_nonfinite(

@@ -11,9 +11,7 @@ from overflow_analyzer.cli.options import Format, TraceCommand, format_option, r
 from overflow_analyzer.cli.output import write
 
 if TYPE_CHECKING:
-    from overflow_analyzer.headroom_text import By
-
-__all__ = ["command"]
+    from overflow_analyzer.render.headroom import By
 
 
 @click.command(cls=TraceCommand)
@@ -52,11 +50,11 @@ def command(
     Example:
       overflow-analyze top run.parquet --dtype float16
     """
-    from overflow_analyzer.headroom import headroom_of
-    from overflow_analyzer.headroom_text import headroom_as_json, render_headroom
-    from overflow_analyzer.strict_json import to_json
-    from overflow_analyzer.terminal import progress, terminal_width
-    from overflow_analyzer.trace import open_trace
+    from overflow_analyzer.headroom.headroom import headroom_of
+    from overflow_analyzer.render.headroom import headroom_as_json, render_headroom
+    from overflow_analyzer.text.strict_json import to_json
+    from overflow_analyzer.text.terminal import progress, terminal_width
+    from overflow_analyzer.trace.opening import open_trace
 
     _check(dtype)
     headroom = headroom_of(
@@ -72,7 +70,7 @@ def command(
 
 def _check(dtype: str | None) -> None:
     """A format that is not known is a usage error. Not a ``click.Choice``: that would import the formats for --help."""
-    from overflow_analyzer.float_formats import FLOAT_FORMATS
+    from overflow_analyzer.format.float_formats import FLOAT_FORMATS
 
     if dtype is not None and dtype not in FLOAT_FORMATS:
         raise click.BadParameter(f"{dtype!r} is not one of {', '.join(FLOAT_FORMATS)}.", param_hint="'--dtype'")

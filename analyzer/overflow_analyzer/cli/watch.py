@@ -15,9 +15,8 @@ from overflow_analyzer.errors import EmptyTraceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_analyzer.watch import Look, Watcher
+    from overflow_analyzer.headroom.watching import Snapshot, Watcher
 
-__all__ = ["command"]
 
 _REST: Final = 20.0  # times as long as a look took
 _PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell whether the run lives
@@ -43,9 +42,9 @@ def command(trace: str, interval: float, once: bool) -> int:
     Example:
       overflow-analyze watch run.parquet --interval 10
     """
-    from overflow_analyzer.terminal import is_terminal
-    from overflow_analyzer.watch import Watcher
-    from overflow_analyzer.watch_text import LineDisplay, ScreenDisplay
+    from overflow_analyzer.headroom.watching import Watcher
+    from overflow_analyzer.render.watch import LineDisplay, ScreenDisplay
+    from overflow_analyzer.text.terminal import is_terminal
 
     display = ScreenDisplay(trace) if is_terminal(sys.stdout) else LineDisplay(trace)
     alarmed = False
@@ -56,7 +55,7 @@ def command(trace: str, interval: float, once: bool) -> int:
     return int(alarmed)
 
 
-def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Look]:
+def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Snapshot]:
     """Yield looks until the run has ended, is given up, or one was enough."""
     changed, waiting = time.monotonic(), False
     while True:
@@ -79,7 +78,7 @@ def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Look]:
         time.sleep(max(interval, _REST * (time.monotonic() - started)))
 
 
-def _is_over(look: Look, idle: float) -> bool:
+def _is_over(look: Snapshot, idle: float) -> bool:
     if look.living:
         return False
     return "unknown" not in look.ended or idle > _PATIENCE

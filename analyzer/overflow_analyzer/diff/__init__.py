@@ -6,6 +6,8 @@ Blocks of both runs are read in order (``reading``), laid side by side (``plan``
 
 from __future__ import annotations
 
+from overflow_analyzer.diff.align.renames import Rename
+from overflow_analyzer.diff.compare.tolerance import Tolerance
 from overflow_analyzer.diff.model import (
     Alignment,
     BatchGrowth,
@@ -19,8 +21,6 @@ from overflow_analyzer.diff.model import (
     StructureDifference,
     TraceDiff,
 )
-from overflow_analyzer.diff.renames import Rename
-from overflow_analyzer.diff.tolerance import Tolerance
 from overflow_analyzer.diff.traces import diff_traces
 
 __all__ = [

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.collecting import AloneRows, OtherValues
-from overflow_analyzer.diff.comparing import Judge
-from overflow_analyzer.diff.coverage import Alone, Recorded, rows_alone
+from overflow_analyzer.diff.align.regions import Region, regions
+from overflow_analyzer.diff.collect.collecting import OtherValues, UnmatchedRows
+from overflow_analyzer.diff.collect.coverage import Recorded, Unmatched, unmatched_rows
+from overflow_analyzer.diff.collect.ranking import Growth, ModuleRanks
+from overflow_analyzer.diff.compare.comparing import ToleranceChecker
 from overflow_analyzer.diff.finding_first import FirstOfRank
-from overflow_analyzer.diff.grouping import run_starts
-from overflow_analyzer.diff.ranking import Growth, ModuleRanks
-from overflow_analyzer.diff.regions import Region, regions
+from overflow_analyzer.diff.stream.grouping import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_analyzer.diff.block import Block
-    from overflow_analyzer.diff.differences import Differences
+    from overflow_analyzer.diff.compare.differences import Differences
+    from overflow_analyzer.diff.compare.tolerance import Tolerance
     from overflow_analyzer.diff.model import Side
-    from overflow_analyzer.diff.reading import SharedNames
-    from overflow_analyzer.diff.tolerance import Tolerance
+    from overflow_analyzer.diff.stream.block import Block
+    from overflow_analyzer.diff.stream.reading import SharedNames
 
-__all__ = ["RankAnalysis", "Selection"]
 
 Flags = npt.NDArray[np.bool_]
 
@@ -66,8 +65,8 @@ class RankAnalysis:
     """Shared by all ranks."""
     growth: Growth = field(init=False)
     first: FirstOfRank = field(init=False)
-    alone_a: AloneRows = field(default_factory=AloneRows)
-    alone_b: AloneRows = field(default_factory=AloneRows)
+    unmatched_a: UnmatchedRows = field(default_factory=UnmatchedRows)
+    unmatched_b: UnmatchedRows = field(default_factory=UnmatchedRows)
     entries: int = 0
     frames: int = 0
     differing: int = 0
@@ -77,7 +76,7 @@ class RankAnalysis:
         self.growth = Growth(self.rank_a)
         self.first = FirstOfRank(self.rank_a, self.names.modules, self.names.roles, self.names.contexts)
         self._last_frame: int | None = None
-        self._judge = Judge(self.tolerance, self.names.dtypes, self.names.roles)
+        self._checker = ToleranceChecker(self.tolerance, self.names.dtypes, self.names.roles)
 
     def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
         """Read both streams to their end."""
@@ -86,17 +85,17 @@ class RankAnalysis:
 
     def _add(self, region: Region, recorded_a: Recorded, recorded_b: Recorded) -> None:
         a, b = region.paired()
-        alone: list[tuple[Side, Alone]] = []
+        alone: list[tuple[Side, Unmatched]] = []
         for side, found, into in (
-            ("a", rows_alone(region, recorded_b, of_a=True), self.alone_a),
-            ("b", rows_alone(region, recorded_a, of_a=False), self.alone_b),
+            ("a", unmatched_rows(region, recorded_b, of_a=True), self.unmatched_a),
+            ("b", unmatched_rows(region, recorded_a, of_a=False), self.unmatched_b),
         ):
-            kept = self._kept_alone(found)
+            kept = self._kept_unmatched(found)
             if kept is not None:
                 into.add(kept)
                 alone.append((side, kept))  # type: ignore[arg-type]  # mypy widens the literals of the tuple above
-        coarseness = self._judge.coarseness
-        differences = self._judge.compare(a, b)
+        coarseness = self._checker.coarseness
+        differences = self._checker.compare(a, b)
         keep = self.selection.of(a)
         if keep is not None:
             a, b, differences = a.take(keep), b.take(keep), differences.among(keep)
@@ -106,7 +105,7 @@ class RankAnalysis:
         self.growth.add(a["batch"], differences)
         self.modules.add(self.rank_a, a, b, differences.take(differences.beyond))
 
-    def _kept_alone(self, alone: Alone | None) -> Alone | None:
+    def _kept_unmatched(self, alone: Unmatched | None) -> Unmatched | None:
         keep = None if alone is None else self.selection.of(alone.rows)
         if alone is None or keep is None:
             return alone

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.ranking import PairedRow
+from overflow_analyzer.diff.collect.ranking import PairedRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from overflow_analyzer.diff.block import Block
-    from overflow_analyzer.diff.coverage import Alone
-    from overflow_analyzer.diff.differences import Differences
+    from overflow_analyzer.diff.align.vocabulary import Vocabulary
+    from overflow_analyzer.diff.collect.coverage import Unmatched
+    from overflow_analyzer.diff.compare.differences import Differences
     from overflow_analyzer.diff.model import DivergenceKind, Side
-    from overflow_analyzer.diff.vocabulary import Vocabulary
+    from overflow_analyzer.diff.stream.block import Block
 
-__all__ = ["Before", "FirstOfRank", "Found"]
 
 _KINDS: Final[tuple[DivergenceKind, ...]] = ("structure", "weight", "input", "module")
 """In the order in which they explain a frame: a frame whose weights differ needs no look at its inputs."""
@@ -101,7 +100,7 @@ class FirstOfRank:
         self._before = Before()
 
     def look(
-        self, a: Block, b: Block, differences: Differences, alone: Iterable[tuple[Side, Alone]], coarseness: float
+        self, a: Block, b: Block, differences: Differences, alone: Iterable[tuple[Side, Unmatched]], coarseness: float
     ) -> None:
         """Look at one region's pairs, in order, and at its rows without a counterpart."""
         if self.first is None:
@@ -163,7 +162,7 @@ class FirstOfRank:
         return _KIND_OF_ROLE.get(role, _MODULE)
 
     def _among(
-        self, side: Side, alone: Alone, *, a: Block, b: Block, differences: Differences, coarseness: float
+        self, side: Side, alone: Unmatched, *, a: Block, b: Block, differences: Differences, coarseness: float
     ) -> Found | None:
         candidates = np.flatnonzero(alone.reason == _STRUCTURE_REASON)
         if not len(candidates):

@@ -6,26 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from overflow_analyzer.diff.tolerance import Tolerance
-    from overflow_analyzer.frames import Frame
+    from overflow_analyzer.diff.compare.tolerance import Tolerance
+    from overflow_analyzer.format.frames import Frame
 
-
-__all__ = [
-    "Alignment",
-    "BatchGrowth",
-    "Compared",
-    "Divergence",
-    "DivergenceKind",
-    "FigureDifference",
-    "FramePair",
-    "ModuleDifference",
-    "ModulePair",
-    "OnlyIn",
-    "Pass",
-    "Reason",
-    "StructureDifference",
-    "TraceDiff",
-]
 
 DivergenceKind = Literal["weight", "input", "module", "structure"]
 """Why the first differing frame differs: its weights do, its inputs do, neither does and so the module itself does, or
@@ -51,9 +34,9 @@ class FigureDifference:
     relative: float
     """Relative to the larger of the two (abs_min: to the tensor's largest finite magnitude); inf where one is nan or
     infinite and the other is not."""
-    units: float
-    """The same in units of the coarser dtype's epsilon (of float64's for integers)."""
-    tolerated_units: float
+    epsilons: float
+    """The same in epsilons of the coarser dtype (of float64's for integers)."""
+    tolerated_epsilons: float
     """How much would have been taken for rounding."""
 
 
@@ -128,7 +111,7 @@ class BatchGrowth:
     rank: int
     batch_number: int
     relative: float
-    units: float
+    epsilons: float
     entries: int
     """Entries that differ by more than is tolerated."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from overflow_analyzer.diff.differences import COMPARED_FIGURES
+from overflow_analyzer.diff.compare.differences import COMPARED_FIGURES
 from overflow_analyzer.diff.model import (
     Divergence,
     FigureDifference,
@@ -17,14 +17,12 @@ from overflow_analyzer.diff.model import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from overflow_analyzer.diff.collecting import AloneRows, OtherValues, Tally
+    from overflow_analyzer.diff.align.vocabulary import Shapes
+    from overflow_analyzer.diff.collect.collecting import OtherValues, Tally, UnmatchedRows
+    from overflow_analyzer.diff.collect.ranking import ModuleRanks, PairedRow
     from overflow_analyzer.diff.finding_first import Found
     from overflow_analyzer.diff.model import ModulePair, Reason
-    from overflow_analyzer.diff.ranking import ModuleRanks, PairedRow
-    from overflow_analyzer.diff.reading import SharedNames
-    from overflow_analyzer.diff.vocabulary import Shapes
-
-__all__ = ["Naming"]
+    from overflow_analyzer.diff.stream.reading import SharedNames
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class Naming:
         else:
             names = self.names.kinds.names if name == "kind" else self.names.dtypes.names
             a, b = names[pair.a[name]], names[pair.b[name]]
-        return FigureDifference(name, a, b, pair.relative, pair.units, pair.tolerated_units)
+        return FigureDifference(name, a, b, pair.relative, pair.epsilons, pair.tolerated_epsilons)
 
     @staticmethod
     def _figure_name(pair: PairedRow) -> str:
@@ -142,7 +140,7 @@ class Naming:
                     last_batch=module.last_batch,
                 )
             )
-        return tuple(sorted(found, key=lambda one: (-one.largest.units, one.first_batch, one.module_name)))
+        return tuple(sorted(found, key=lambda one: (-one.largest.epsilons, one.first_batch, one.module_name)))
 
     def structure(
         self, values: OtherValues, pairs: Collection[ModulePair], a: Mapping[str, str], b: Mapping[str, str]
@@ -188,7 +186,7 @@ class Naming:
         vocabulary = {"kind": self.names.kinds, "dtype": self.names.dtypes, "mode": self.names.phases}[what]
         return vocabulary.names[code] or "none"
 
-    def only_in(self, rows: AloneRows, rank: int, *, of_a: bool) -> list[OnlyIn]:
+    def only_in(self, rows: UnmatchedRows, rank: int, *, of_a: bool) -> list[OnlyIn]:
         """Return what one side's rank has alone."""
         return [self._only_in(key, tally, rank, of_a=of_a) for key, tally in rows.tallies.items()]
 

@@ -6,30 +6,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from overflow_analyzer.diff.align.plan import Plan, make_plan
+from overflow_analyzer.diff.align.renames import Rename
 from overflow_analyzer.diff.analysis import RankAnalysis, Selection
-from overflow_analyzer.diff.around import FramesAround, read_frames_around
-from overflow_analyzer.diff.collecting import OtherValues
-from overflow_analyzer.diff.coverage import Recorded
-from overflow_analyzer.diff.explaining import notes_on, why_nothing
+from overflow_analyzer.diff.collect.around import FramesAround, read_frames_around
+from overflow_analyzer.diff.collect.collecting import OtherValues
+from overflow_analyzer.diff.collect.coverage import Recorded
+from overflow_analyzer.diff.collect.explaining import notes_on, why_nothing
+from overflow_analyzer.diff.collect.ranking import ModuleRanks
+from overflow_analyzer.diff.compare.tolerance import Tolerance
 from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn, TraceDiff
 from overflow_analyzer.diff.naming import Naming
-from overflow_analyzer.diff.plan import Plan, make_plan
-from overflow_analyzer.diff.ranking import ModuleRanks
-from overflow_analyzer.diff.reading import Side, UnseenModuleError, read_blocks
-from overflow_analyzer.diff.renames import Rename
-from overflow_analyzer.diff.tolerance import Tolerance
+from overflow_analyzer.diff.stream.reading import Side, UnseenModuleError, read_blocks
 from overflow_analyzer.errors import NotRecordedError
-from overflow_analyzer.schema import ROLES
+from overflow_analyzer.format.columns import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overflow_analyzer.diff.finding_first import Found
     from overflow_analyzer.diff.model import Divergence
-    from overflow_analyzer.diff.reading import SharedNames
-    from overflow_analyzer.trace import RankTrace, Trace
-
-__all__ = ["diff_traces"]
+    from overflow_analyzer.diff.stream.reading import SharedNames
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
 
 
 def diff_traces(
@@ -122,7 +121,7 @@ class _Comparison:
                 _recorded(b, plan.names),
             )
             self._ranks.append(analysis)
-        nowhere = not any(one.entries or one.alone_a.tallies or one.alone_b.tallies for one in self._ranks)
+        nowhere = not any(one.entries or one.unmatched_a.tallies or one.unmatched_b.tallies for one in self._ranks)
         if batch is not None and self._ranks and nowhere:
             raise NotRecordedError(f"batch {batch} is in neither trace")
 
@@ -190,7 +189,7 @@ class _Comparison:
             for one in alone
         ]
         for analysis in self._ranks:
-            rows, rank = (analysis.alone_a, analysis.rank_a) if of_a else (analysis.alone_b, analysis.rank_b)
+            rows, rank = (analysis.unmatched_a, analysis.rank_a) if of_a else (analysis.unmatched_b, analysis.rank_b)
             found += self._naming.only_in(rows, rank, of_a=of_a)
         return tuple(found)
 

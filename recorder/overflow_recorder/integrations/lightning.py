@@ -13,8 +13,6 @@ from overflow_recorder.trace_recorder import TraceRecorder
 if TYPE_CHECKING:
     import os
 
-__all__ = ["OverflowRecorderCallback"]
-
 
 def _callback_class() -> Any:
     """``Callback`` of the package that the script uses: each of the two refuses the other's."""

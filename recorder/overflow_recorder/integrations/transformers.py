@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["OverflowRecorderCallback"]
-
 
 class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the library is not typed for us
     """Records the model of a ``Trainer`` while it trains.

@@ -10,6 +10,6 @@ from overflow_recorder.statistics.backends import BackendName
 from overflow_recorder.statistics.describe import Description, describe
 from overflow_recorder.statistics.device_buffer import DeviceBuffer
 from overflow_recorder.statistics.figures import Figures, Statistics
-from overflow_recorder.statistics.host import measure
+from overflow_recorder.statistics.host.measure import measure
 
 __all__ = ["BackendName", "Description", "DeviceBuffer", "Figures", "Statistics", "describe", "measure"]

@@ -58,7 +58,7 @@ def select_backends(name: BackendName, device: torch.device, statistics: Statist
     general = TorchOperations(statistics)
     if name == "torch" or (name == "auto" and not _has_triton(device)):
         return Backends(None, general)
-    from overflow_recorder.statistics.triton_kernels import TritonKernels
+    from overflow_recorder.statistics.triton.kernels import TritonKernels
 
     return Backends(TritonKernels(statistics), general)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from overflow_recorder.signals import raised_by_signal_handler
+from overflow_recorder.faults import raised_by_signal_handler
 from overflow_recorder.statistics.formats import FORMATS
 from overflow_recorder.statistics.packed import COMPLEX, FLOAT4_DTYPE
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet

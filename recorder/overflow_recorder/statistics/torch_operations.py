@@ -11,8 +11,8 @@ import torch
 from overflow_recorder.statistics.derived import means, repeated, with_zeros
 from overflow_recorder.statistics.figures import EMPTY, Figures, Statistics
 from overflow_recorder.statistics.formats import FLOAT4, FORMATS, Array
+from overflow_recorder.statistics.host.moments import EXTREME
 from overflow_recorder.statistics.memory import collapse
-from overflow_recorder.statistics.moments import EXTREME
 from overflow_recorder.statistics.packed import COMPLEX, FLOAT4_DTYPE
 
 if TYPE_CHECKING:

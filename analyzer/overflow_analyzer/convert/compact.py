@@ -1,0 +1,126 @@
+"""A whole trace as one Parquet file, streamed: memory holds one row group, whatever the trace's size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from overflow_analyzer.convert.outputs import new_file
+from overflow_analyzer.format.arrow_arrays import number_array
+from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.columns import METADATA_PART_KEY, RANK_FIELD, SCHEMA, SINGLE_FILE_SCHEMA
+from overflow_analyzer.format.parts import open_part_writer, part_metadata
+from overflow_analyzer.format.run_info import EndInfo
+from overflow_analyzer.trace.gaps import KeptBuilder
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator
+
+    from overflow_analyzer.format.run_info import RunInfo
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+    Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
+
+
+ROWS_A_GROUP: Final = 1 << 18
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What ``compact_trace`` wrote."""
+
+    path: Path
+    ranks: int
+    frames: int
+    rows: int
+    bytes: int
+
+
+def compact_trace(
+    trace: Trace,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    rows_a_group: int = ROWS_A_GROUP,
+    progress: Progress = lambda tables, _: tables,
+) -> Compacted:
+    """Write a trace into one Parquet file that is a trace too: the same frames in the same order, each with its rank.
+
+    Args:
+        trace: An open trace, of a killed or living run too: then it is what the run had left when it was opened.
+        path: The file's name. It is there only once it is whole.
+        overwrite: Whether a file of that name may be replaced.
+        rows_a_group: About how many rows a row group takes. Groups are cut between frames and between ranks, so that
+            the statistics of one prove its frames clean.
+        progress: Called with a rank's tables to write and about how many they are; yields them and may show how far
+            it is.
+
+    Raises:
+        OutputError: The name is taken, or the disk refuses; then no file of that name is left.
+        DamagedTraceError: A row group cannot be read.
+    """
+    where = Path(path)
+    metadata = part_metadata([_run_to_keep(rank) for rank in trace.ranks], 0)
+    del metadata[METADATA_PART_KEY]  # known at the end only
+    rows = frames = 0
+    with new_file(where, overwrite=overwrite) as file, open_part_writer(file, SINGLE_FILE_SCHEMA, metadata) as writer:
+        for rank in trace.ranks:
+            seen = KeptBuilder()
+            for table in progress(_row_groups(rank, rows_a_group), _about(rank) // rows_a_group + 1):
+                writer.write_table(_with_rank(table, rank.rank), row_group_size=table.num_rows)
+                seen.add_numbers(numbers(table, "frame_number"))
+                rows += table.num_rows
+            frames += seen.count
+        writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
+    return Compacted(where, len(trace.ranks), frames, rows, where.stat().st_size)
+
+
+def _run_to_keep(rank: RankTrace) -> RunInfo:
+    """That a run was killed shows beside its ring alone, so the file has to say it."""
+    run = replace(rank.run, rank=rank.rank)
+    if run.end is not None or rank.ended != "killed":
+        return run
+    last = rank.ring["time_ns"][-1].as_py() if rank.ring.num_rows else run.started_ns
+    return replace(run, end=EndInfo(how=rank.ended, time_ns=last, frames_dropped=rank.dropped_frames))
+
+
+def _about(rank: RankTrace) -> int:
+    return sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
+
+
+def _row_groups(rank: RankTrace, rows_a_group: int) -> Iterator[pa.Table]:
+    """Yield the rows in order in tables of about ``rows_a_group`` rows that end with a frame."""
+    waiting = SCHEMA.empty_table()
+    for table in rank.tables():
+        waiting = pa.concat_tables([waiting, table])
+        while waiting.num_rows > rows_a_group:
+            end = _end_of_frames(waiting, rows_a_group)
+            if end is None:
+                break
+            yield waiting.slice(0, end)
+            waiting = waiting.slice(end)
+    if waiting.num_rows:
+        yield waiting
+
+
+def _end_of_frames(table: pa.Table, rows_a_group: int) -> int | None:
+    """Where to cut: after the last whole frame within the limit; through a frame only where it is absurdly long."""
+    starts = np.flatnonzero(np.diff(numbers(table, "frame_number"))) + 1
+    within = starts[starts <= rows_a_group]
+    if len(within):
+        return int(within[-1])
+    if len(starts):
+        return int(starts[0])
+    return rows_a_group if table.num_rows >= 2 * rows_a_group else None
+
+
+def _with_rank(table: pa.Table, rank: int) -> pa.Table:
+    column = number_array(np.full(table.num_rows, rank, np.int32))
+    return table.unify_dictionaries().append_column(RANK_FIELD, column).cast(SINGLE_FILE_SCHEMA)

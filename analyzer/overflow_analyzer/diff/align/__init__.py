@@ -1,0 +1,1 @@
+"""What is laid beside what: ranks, batches, modules, rows."""

@@ -1,0 +1,1 @@
+"""What a comparison gathers as the rows go by."""

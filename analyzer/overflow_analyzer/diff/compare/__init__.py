@@ -1,0 +1,1 @@
+"""How much do two rows differ, and is that more than rounding explains?"""

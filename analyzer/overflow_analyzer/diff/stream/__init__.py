@@ -1,0 +1,1 @@
+"""One rank of one trace as blocks of numpy columns, in the order of the run."""

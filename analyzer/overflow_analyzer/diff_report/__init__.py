@@ -1,7 +1,0 @@
-"""A comparison of two traces for reading: the answer in words, frames side by side, tables; and for JSON."""
-
-from __future__ import annotations
-
-from overflow_analyzer.diff_report.rendering import diff_as_json, render_diff
-
-__all__ = ["diff_as_json", "render_diff"]

@@ -1,0 +1,187 @@
+"""The first inf/nan of a trace: where it is, what made it, what became of it, and what the trace cannot say.
+
+Nothing here prints. A trace of any size is searched with flat memory: row groups that their statistics prove finite are
+not read, and around the first hit a few hundred frames are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.first_nonfinite.causes import Case, Cause, explain
+from overflow_analyzer.first_nonfinite.events import is_finite
+from overflow_analyzer.first_nonfinite.growth import GrowthStep, growth_before
+from overflow_analyzer.first_nonfinite.locating import Located, locate
+from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.trace.batches import batch_of
+from overflow_analyzer.trace.coverage import coverage_of
+from overflow_analyzer.trace.observations import observations, observations_in_batch
+
+if TYPE_CHECKING:
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.parts import Progress
+    from overflow_analyzer.trace.observations import Observation
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+
+_WINDOW_FRAMES: Final = 21
+_MOST_FRAMES: Final = 1 << 20
+_GROWING: Final = ("overflow", "precision-cast")
+
+
+@dataclass(frozen=True)
+class RankFinding:
+    """Another rank's first inf/nan, in brief."""
+
+    rank: int
+    batch_number: int
+    frame_number: int
+    module_name: str
+    role: str
+    context: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first inf/nan among what was recorded, with what is known about it.
+
+    "First" leaves out what was absorbed, where something later was not: see ``absorbed_before``.
+    """
+
+    rank: int
+    world_size: int
+    frame: Frame
+    """The first frame with a bad entry."""
+    entry: Entry
+    """Its first bad entry."""
+    origin: Frame | None
+    """The first frame whose inputs, weights and buffers are finite and whose output is not; None where there is none:
+    a parameter or the batch was bad, or it was made between modules and the frame around was not recorded."""
+    cause: Cause
+    window: tuple[Frame, ...]
+    """The last recorded frames up to and including ``frame``."""
+    propagated: tuple[Frame, ...]
+    """Frames after it, in its batch, that took bad values in and gave bad values out."""
+    absorbed: tuple[Frame, ...]
+    """Frames that took bad values in and gave only finite ones out."""
+    chain: tuple[Frame, ...]
+    """The frames that gave bad values out, from the origin to the loss, as far as recorded."""
+    finite_before: Frame | None
+    """The last recorded frame before it in which everything is finite."""
+    growth: tuple[GrowthStep, ...]
+    """Where a format was too narrow: the figures on the way there, the smallest first."""
+    absorbed_before: tuple[Frame, ...]
+    """Earlier frames with an inf or nan of which nothing came; their later repetitions are left out."""
+    coverage: tuple[str, ...]
+    """Sentences about what the trace cannot say."""
+    other_ranks: tuple[RankFinding, ...] | None
+    """First inf/nan of the other ranks, in order of rank; None where one rank alone was asked for."""
+
+
+def find_first_nonfinite(
+    trace: Trace,
+    *,
+    rank: int | None = None,
+    batch: int | None = None,
+    frames: int | None = None,
+    progress: Progress = iter,
+) -> Finding | None:
+    """Find the first inf/nan among what was recorded and reason about it.
+
+    Weights, buffers, inputs, outputs and recorded values count; what the recorder was told to ignore does not. A bad
+    gradient or optimizer state counts only where no loss scale was recorded and the next weights are bad or missing.
+
+    Args:
+        trace: An open trace.
+        rank: Only this rank; None for the rank that was first, by batch and then by time.
+        batch: Only this batch.
+        frames: How many frames ``Finding.window`` has at most; None for as many as the recorder kept.
+        progress: Called with the row groups of a rank that may hold an inf/nan; yields them and may show how far it is.
+
+    Returns:
+        The finding, or None where all that was recorded is finite.
+
+    Raises:
+        NotRecordedError: The rank or batch is not in the trace.
+        DamagedTraceError: A row group that may hold an inf/nan cannot be read.
+    """
+    asked = trace.ranks if rank is None else (trace.rank(rank),)
+    if batch is not None:
+        batch_of(trace, batch, rank=rank)
+    every = (locate(one, batch=batch, window=_window(one, frames), progress=progress) for one in asked)
+    located = [found for found in every if found is not None]
+    if not located:
+        return None
+    first = min(located, key=lambda one: (one.event.was_absorbed, one.row.batch_number, one.row.time_ns))
+    others = None if rank is not None else tuple(_in_brief(one) for one in located if one is not first)
+    return _finding(trace, first, _window(first.rank, frames), others)
+
+
+def _window(rank: RankTrace, asked: int | None) -> int:
+    frames = rank.run.options.get("max_frames_to_save") if asked is None else asked
+    return min(frames, _MOST_FRAMES) if type(frames) is int and frames > 0 else _WINDOW_FRAMES
+
+
+def _in_brief(found: Located) -> RankFinding:
+    row = found.row
+    return RankFinding(found.rank.rank, row.batch_number, row.frame_number, *row.key)
+
+
+def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFinding, ...] | None) -> Finding:
+    event, before = found.event, found.before
+    case = _case(trace, found)
+    cause = explain(case)
+    limits = float_format(case.entry.dtype) if cause.name in _GROWING else None
+    return Finding(
+        rank=found.rank.rank,
+        world_size=trace.world_size,
+        frame=event.first,
+        entry=case.entry,
+        origin=event.origin,
+        cause=cause,
+        window=(*before, event.first)[-window:],
+        propagated=event.propagated,
+        absorbed=event.absorbed,
+        chain=event.chain,
+        finite_before=next((one for one in reversed(before) if is_finite(one) and _is_like(one, event.first)), None),
+        growth=() if limits is None else growth_before(event.origin or event.first, case.batch, limits),
+        absorbed_before=found.absorbed_before,
+        coverage=coverage_of(trace),
+        other_ranks=others,
+    )
+
+
+def _is_like(frame: Frame, first: Frame) -> bool:
+    """Before a forward frame a forward one counts, before a gradient any: a gradient says nothing of the next batch."""
+    return first.phase == "backward" or frame.phase != "backward"
+
+
+def _case(trace: Trace, found: Located) -> Case:
+    rank, row = found.rank, found.row
+    return Case(
+        run=rank.run,
+        event=found.event,
+        entry=found.event.entry,
+        before=found.before,
+        after=found.after,
+        look_back=lambda: observations(rank, row.key, before=row.frame_number),
+        gradient=found.gradient,
+        watched_before=_watched(rank, row.key.role, row.batch_number),
+        peers=_peers(trace, found),
+    )
+
+
+def _watched(rank: RankTrace, role: str, batch: int) -> bool:
+    """Whether detection would have raised before, had the tensor been bad in an earlier batch."""
+    options = rank.run.options
+    detects = not options.get("trace_batch_nums") and options.get("on_nonfinite") == "raise"
+    roles = options.get("roles")
+    return detects and batch > 0 and isinstance(roles, list) and role in roles
+
+
+def _peers(trace: Trace, found: Located) -> tuple[Observation, ...]:
+    row = found.row
+    others = (one for one in trace.ranks if one is not found.rank)
+    return tuple(look for one in others for look in observations_in_batch(one, row.key, row.batch_number)[:1])

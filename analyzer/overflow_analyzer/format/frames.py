@@ -1,0 +1,115 @@
+"""Frames and their entries as plain values: what the report prints and the reasoning reads."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from overflow_analyzer.format.columns import Kind, Phase, Role
+
+
+IGNORED_NOTE = "ignored"
+"""The note of a row that matched one of the recorder's ``ignore`` patterns: an intended infinity."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor, None or other value in a frame. Figures that could not be had are None."""
+
+    role: Role
+    context: str
+    kind: Kind
+    dtype: str | None = None
+    device: str | None = None
+    layout: str | None = None
+    shape: tuple[int, ...] | None = None
+    numel: int = 0
+    abs_min: float | None = None
+    abs_max: float | None = None
+    finite_abs_max: float | None = None
+    nan_count: int | None = 0
+    posinf_count: int | None = 0
+    neginf_count: int | None = 0
+    zero_count: int | None = None
+    subnormal_count: int | None = None
+    abs_mean: float | None = None
+    rms: float | None = None
+    note: str | None = None
+
+    @property
+    def nonfinite_count(self) -> int:
+        """Elements that are nan or infinite; 0 where nothing could be counted."""
+        return (self.nan_count or 0) + (self.posinf_count or 0) + (self.neginf_count or 0)
+
+    @property
+    def ignored(self) -> bool:
+        """Whether the recorder was told that infinities are intended here."""
+        return self.note is not None and IGNORED_NOTE in self.note.split("; ")
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether there is an inf or nan that is not intended."""
+        return self.nonfinite_count > 0 and not self.ignored
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One call of one module's forward (or of ``record``, or one tensor's gradient), with its entries in order."""
+
+    batch_number: int
+    frame_number: int
+    frame_in_batch: int
+    call_index: int
+    module_name: str
+    module_class: str
+    phase: Phase
+    optimizer_step: int = 0
+    time_ns: int = 0
+    entries: tuple[Entry, ...] = ()
+
+    def of_roles(self, *roles: Role) -> tuple[Entry, ...]:
+        """The entries of these roles, in order."""
+        return tuple(entry for entry in self.entries if entry.role in roles)
+
+    @property
+    def nonfinite_entries(self) -> tuple[Entry, ...]:
+        """The entries with an inf or nan that is not intended, in order."""
+        return tuple(entry for entry in self.entries if entry.nonfinite)
+
+
+_FRAME_FIELDS = tuple(name for name in Frame.__dataclass_fields__ if name != "entries")
+_ENTRY_FIELDS = tuple(Entry.__dataclass_fields__)
+_ROWS_AT_ONCE = 4096
+
+
+def frames_from_tables(tables: Iterable[pa.Table]) -> Iterator[Frame]:
+    """Yield the frames of tables in the trace's columns, rows of one frame standing together.
+
+    Args:
+        tables: Tables with all columns of ``schema.SCHEMA``, in order of frame_number.
+    """
+    rows = (row for table in tables for some in _slices(table) for row in some.to_pylist())
+    for _, group in itertools.groupby(rows, itemgetter("frame_number")):
+        yield _frame(list(group))
+
+
+def _slices(table: pa.Table) -> Iterator[pa.Table]:
+    """Cut a table so that few rows are Python objects at one time: as such they take a hundred times the memory."""
+    return (table.slice(start, _ROWS_AT_ONCE) for start in range(0, table.num_rows, _ROWS_AT_ONCE))
+
+
+def _frame(rows: list[dict[str, Any]]) -> Frame:
+    return Frame(**{name: rows[0][name] for name in _FRAME_FIELDS}, entries=tuple(map(_entry, rows)))
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    values = {name: row[name] for name in _ENTRY_FIELDS}
+    values["shape"] = None if row["shape"] is None else tuple(row["shape"])
+    return Entry(**values)

@@ -1,0 +1,349 @@
+"""Sealed Parquet parts: how one is written so that it is whole or absent, and what its footer tells."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from overflow_analyzer.errors import DamagedTraceError, NotATraceError
+from overflow_analyzer.format.columns import (
+    COUNT_COLUMNS,
+    FORMAT_VERSION,
+    METADATA_PART_KEY,
+    METADATA_RUNS_KEY,
+    METADATA_VERSION_KEY,
+    RANK_FIELD,
+    SCHEMA,
+)
+from overflow_analyzer.format.files import open_arrow
+from overflow_analyzer.format.run_info import RunInfo, check_format_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    Progress = Callable[[Sequence["RowGroup"]], Iterable["RowGroup"]]
+    _State = tuple[Path, int, int, int]
+
+
+_MOST_ROWS: Final = 1 << 22  # of a row group; recorders and compacting stay below a quarter of it
+_MOST_BYTES: Final = 1 << 32
+_ROWS_STREAMED: Final = 1 << 15
+_STREAM_BUFFER: Final = 1 << 16
+_VERSION_DIGITS: Final = 18
+
+_DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
+_NAMES: Final = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
+# Of these a row group has few distinct values; the other integers differ little from row to row.
+_REPEATED: Final = (*COUNT_COLUMNS, "zero_count", "subnormal_count", "numel", "call_index")
+_COUNTERS: Final = tuple(
+    field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type) and field.name not in _REPEATED
+)
+_WRITER_OPTIONS: Final[dict[str, Any]] = {
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": [*_NAMES, *_REPEATED, "shape.list.element"],
+    # Figures of 16- and 32-bit tensors have zeros in the low bytes of a double: split by byte they all but vanish.
+    "column_encoding": dict.fromkeys(_DOUBLES, "BYTE_STREAM_SPLIT") | dict.fromkeys(_COUNTERS, "DELTA_BINARY_PACKED"),
+    "write_statistics": True,
+    "write_page_checksum": True,  # so that a page which a power cut spoilt is told from one that was written
+    "store_schema": True,
+}
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """One row group of one file, described by its Parquet statistics alone."""
+
+    path: Path
+    index: int
+    rows: int
+    first_frame: int
+    last_frame: int
+    first_batch: int
+    last_batch: int
+    first_rank: int | None
+    """None where the file has no rank column: then its directory says the rank."""
+    last_rank: int | None
+    finite: bool
+    """Whether the statistics of the three counts prove that no element is inf or nan."""
+    may_vanish: bool = False
+    """Whether a living run's ``max_bytes`` may remove the file: a group whose file is gone has no rows then."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a Parquet file of the trace's columns says of itself."""
+
+    path: Path
+    bytes: int
+    rows: int
+    frames: int | None
+    """Frames in it; None where the writer did not say."""
+    runs: tuple[RunInfo, ...]
+    """One a rank; empty in a file that another tool rewrote."""
+    row_groups: tuple[RowGroup, ...]
+
+
+def part_metadata(runs: Iterable[RunInfo], frames: int) -> dict[bytes, bytes]:
+    """Return the Parquet key-value metadata of a file that holds ``frames`` frames of these runs."""
+    return {
+        METADATA_VERSION_KEY: str(FORMAT_VERSION).encode(),
+        METADATA_RUNS_KEY: json.dumps([json.loads(run.to_json()) for run in runs]).encode(),
+        METADATA_PART_KEY: json.dumps({"frames": frames}).encode(),
+    }
+
+
+def open_part_writer(sink: Any, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pq.ParquetWriter:
+    """Return a Parquet writer with the trace's encodings; ``add_key_value_metadata`` can complete the footer."""
+    columns = set(schema.names)
+    encodings = {name: encoding for name, encoding in _WRITER_OPTIONS["column_encoding"].items() if name in columns}
+    return pq.ParquetWriter(sink, schema.with_metadata(metadata), **{**_WRITER_OPTIONS, "column_encoding": encodings})
+
+
+def write_part(path: Path, tables: Sequence[pa.Table], runs: Iterable[RunInfo], frames: int) -> int:
+    """Seal a file: written under a temporary name, flushed to the disk, renamed; whoever sees the name sees all of it.
+
+    Args:
+        path: The name to seal.
+        tables: One a row group, none empty unless it is the only one; frames do not lie across two.
+        runs: RunInfo of each rank in the tables.
+        frames: Distinct frames in the tables.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        OSError: The disk refused; no file of that name is left and the temporary one is removed where that is possible.
+    """
+    temporary = path.with_name(f"_{path.name}.tmp")
+    try:
+        with temporary.open("wb") as sink:
+            with open_part_writer(sink, tables[0].schema, part_metadata(runs, frames)) as writer:
+                for table in tables:
+                    writer.write_table(table, row_group_size=max(1, table.num_rows))
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+    return size
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory durable; where the platform cannot, there is nothing to do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_footer(path: Path) -> Footer:
+    """Read the footer of one file.
+
+    Raises:
+        DamagedTraceError: Not a whole Parquet file.
+        NotATraceError: Parquet, but without the trace's columns.
+        UnknownVersionError: Another format version.
+        OSError: The file cannot be opened.
+    """
+    state = _state(path)
+    with open_arrow(path) as source:
+        size = source.size()
+        try:
+            metadata = _metadata(source, state)
+            schema = metadata.schema.to_arrow_schema()
+            keys = metadata.metadata or {}
+            described = _described(metadata.schema)
+            row_groups = tuple(_row_group(path, metadata, index, described) for index in range(metadata.num_row_groups))
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
+    if METADATA_VERSION_KEY in keys:
+        check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
+    _check_columns(schema, path)
+    for group in row_groups:
+        _check_size(group, metadata.row_group(group.index).total_byte_size)
+    return Footer(path, size, metadata.num_rows, _frames(keys), _runs(keys, path), row_groups)
+
+
+def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a row group in the contract's types.
+
+    Args:
+        group: Which one.
+        columns: Names of ``schema.SCHEMA`` (or "rank"); None for all of ``SCHEMA``.
+
+    Raises:
+        DamagedTraceError: Its pages cannot be read.
+    """
+    names = SCHEMA.names if columns is None else list(columns)
+    with _opened(group) as file:
+        if file is None:
+            return pa.Table.from_batches([], _contract(names))
+        # Of so few rows a column is read sooner than another thread is woken.
+        return _in_contract(file.read_row_group(group.index, columns=names, use_threads=False), names)
+
+
+def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield a row group in pieces, so that memory does not grow with it; the rest as ``read_row_group``."""
+    names = SCHEMA.names if columns is None else list(columns)
+    with _opened(group, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
+        batches = () if file is None else file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names)
+        for batch in batches:
+            yield _in_contract(pa.Table.from_batches([batch]), names)
+
+
+def check_pages(footer: Footer) -> None:
+    """Read every page of a file: where power failed, one in its middle may never have reached the disk.
+
+    Raises:
+        DamagedTraceError: A page is not what was written.
+    """
+    for group in footer.row_groups:
+        with _opened(group, page_checksum_verification=True) as file:
+            file.read_row_group(group.index)
+
+
+@contextlib.contextmanager
+def _opened(group: RowGroup, **options: Any) -> Iterator[Any]:
+    """Open a row group's file; whatever is wrong with it names the group."""
+    try:
+        try:
+            state, source = _state(group.path), open_arrow(group.path)
+        except FileNotFoundError:
+            if not group.may_vanish:
+                raise
+            yield None
+            return
+        with source, pq.ParquetFile(source, metadata=_metadata(source, state), **options) as file:
+            yield file
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        raise DamagedTraceError(
+            f"{group.path}: row group {group.index} cannot be read ({_first_line(error)})"
+        ) from None
+
+
+def _state(path: Path) -> _State:
+    now = path.stat()
+    return path, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def _metadata(source: pa.NativeFile, state: _State) -> pq.FileMetaData:
+    """Parse a footer once: of a file with thousands of row groups that takes as long as reading one of them."""
+    parsed = _latest(state)
+    if not parsed:
+        parsed.append(pq.read_metadata(source))
+    return parsed[0]
+
+
+@functools.lru_cache(maxsize=2)  # two traces are compared in turn
+def _latest(_: _State) -> list[pq.FileMetaData]:
+    """Room for the metadata of a file, for as long as it is the same and one of the last that were read."""
+    return []
+
+
+def _contract(names: list[str]) -> pa.Schema:
+    return pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
+
+
+def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
+    table, wanted = table.select(names), _contract(names)
+    return _checked(table if table.schema.equals(wanted) else table.cast(wanted))
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """Refuse what Arrow reads without looking and stumbles over later.
+
+    Raises:
+        ValueError: A null where there is none, names that are no UTF-8 or positions without a name.
+    """
+    for field in table.schema:
+        column = table[field.name]
+        if not field.nullable and column.null_count:
+            raise ValueError(f"column {field.name} has nulls")
+        if pa.types.is_dictionary(field.type):
+            column.validate(full=True)
+            for chunk in column.chunks:
+                chunk.dictionary.validate(full=True)
+    return table
+
+
+def _version(text: bytes) -> object:
+    return int(text) if text.isdigit() and len(text) <= _VERSION_DIGITS else text[:40].decode("utf-8", "replace")
+
+
+def _runs(keys: dict[bytes, bytes], path: Path) -> tuple[RunInfo, ...]:
+    if METADATA_RUNS_KEY not in keys:
+        return ()
+    try:
+        found = json.loads(keys[METADATA_RUNS_KEY])
+        return tuple(RunInfo.from_mapping(one, path) for one in found)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedTraceError(f"{path}: the run's description cannot be read ({_first_line(error)})") from None
+
+
+def _frames(keys: dict[bytes, bytes]) -> int | None:
+    try:
+        frames = json.loads(keys[METADATA_PART_KEY])["frames"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    return frames if type(frames) is int and frames >= 0 else None
+
+
+def _check_columns(schema: pa.Schema, path: Path) -> None:
+    missing = [field.name for field in SCHEMA if field.name not in schema.names]
+    if missing:
+        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(missing[:3])}")
+
+
+def _check_size(group: RowGroup, total_bytes: int) -> None:
+    """A few bytes can claim to be any number of equal rows; whoever reads a row group has it in memory."""
+    if group.rows > _MOST_ROWS or total_bytes > _MOST_BYTES:
+        raise DamagedTraceError(
+            f"{group.path}: row group {group.index} has {group.rows} rows ({total_bytes} bytes), more than a reader "
+            f"should hold in memory ({_MOST_ROWS} rows, {_MOST_BYTES} bytes)"
+        )
+
+
+def _described(schema: pq.ParquetSchema) -> dict[str, int]:
+    """Return the columns whose statistics describe a row group, and their positions."""
+    paths = {schema.column(position).path: position for position in range(len(schema))}
+    return {name: paths[name] for name in ("frame_number", "batch_number", "rank", *COUNT_COLUMNS) if name in paths}
+
+
+def _row_group(path: Path, metadata: pq.FileMetaData, index: int, described: dict[str, int]) -> RowGroup:
+    group = metadata.row_group(index)
+    statistics = {}
+    for name, position in described.items():
+        found = group.column(position).statistics
+        if found is not None and found.has_min_max:
+            bounds = (found.min, found.max)
+            if all(type(bound) is int for bound in bounds):  # those of another type prove nothing
+                statistics[name] = bounds
+    unbounded = (-(2**63), 2**63 - 1)
+    frames, batches = statistics.get("frame_number", unbounded), statistics.get("batch_number", unbounded)
+    ranks = statistics.get("rank", (None, None))
+    return RowGroup(path, index, group.num_rows, *frames, *batches, *ranks, finite=_proves_finite(statistics))
+
+
+def _proves_finite(statistics: dict[str, tuple[Any, Any]]) -> bool:
+    """Statistics leave out nulls: a null count is a tensor whose values nobody had, which proves nothing either way."""
+    return all(name in statistics and statistics[name][1] == 0 for name in COUNT_COLUMNS)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,285 @@
+"""Reading the ring: rows that prove themselves become the trace's columns, without a Python object a row."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from overflow_analyzer.errors import DamagedTraceError
+from overflow_analyzer.format.arrow_arrays import bit_array, number_array, text_array
+from overflow_analyzer.format.columns import (
+    KINDS,
+    PHASES,
+    PRESENT_COUNTS,
+    PRESENT_EXTREMA,
+    PRESENT_FINITE,
+    PRESENT_FULL,
+    PRESENT_MEANS,
+    PRESENT_SHAPE,
+    RING_CHECKED,
+    RING_END_OFFSET,
+    RING_HEADER,
+    RING_HEADER_SIZE,
+    RING_MAGIC,
+    RING_MAX_DIMENSIONS,
+    RING_MAX_FRAME_ROWS,
+    RING_PUBLISHED_OFFSET,
+    RING_ROW,
+    ROLES,
+    SCHEMA,
+)
+from overflow_analyzer.format.files import open_regular, read_regular
+from overflow_analyzer.format.names import read_names
+from overflow_analyzer.format.run_info import EndInfo, check_format_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+Rows = npt.NDArray[np.void]
+
+_PRESENT = {
+    "abs_min": PRESENT_EXTREMA,
+    "abs_max": PRESENT_EXTREMA,
+    "finite_abs_max": PRESENT_FINITE,
+    "nan_count": PRESENT_COUNTS,
+    "posinf_count": PRESENT_COUNTS,
+    "neginf_count": PRESENT_COUNTS,
+    "zero_count": PRESENT_FULL,
+    "subnormal_count": PRESENT_FULL,
+    "abs_mean": PRESENT_MEANS,
+    "rms": PRESENT_MEANS,
+}
+_MOST_RING_BYTES = 1 << 29  # twice the largest ring that a recorder makes
+_MOST_NAMES_BYTES = 1 << 26
+_ATTEMPTS = 10
+_ABSURD = 1 << 60
+_NEVER_ZERO = ("format_version", "row_size", "capacity", "window_frames")
+_NULLABLE_NAMES = ("dtype", "device", "layout", "note")
+_CODES = {"phase": PHASES, "role": ROLES, "kind": KINDS}
+
+
+@dataclass(frozen=True)
+class RingContents:
+    """What a ring file holds: whole frames in order, and what could not be read."""
+
+    rows: Rows
+    names: Sequence[str]
+    window_frames: int | None
+    """Size of the rolling window in frames; None where the header is damaged."""
+    bytes: int
+    """Size of the file; 0 where its run was only about to start."""
+    published: int
+    """Rows that the header counts; 0 where it is damaged."""
+    dropped_frames: int
+    end: EndInfo | None
+    """How the run ended, where the recorder still could say it."""
+    lost: tuple[str, ...]
+    """Sentences that say what is missing."""
+
+    def kept_after(self, last_sealed_frame: int) -> pa.Table:
+        """Return the rows that belong to the trace and are in no sealed part: flagged ones and the window's."""
+        frames = self.rows["frame_number"]
+        wanted = frames > last_sealed_frame
+        distinct = np.unique(frames)
+        if self.window_frames is not None and len(distinct) > self.window_frames:
+            wanted &= (self.rows["kept"] == 1) | (frames >= distinct[-self.window_frames])
+        return rows_to_table(self.rows[wanted], self.names)
+
+
+def read_ring(ring_path: Path, names_path: Path) -> RingContents:
+    """Read a leftover ring, of a living run too; nothing is written and nothing is locked.
+
+    A row counts if its checksum agrees, its names are there and all rows of its frame are: so neither a kill in the
+    middle of a write nor a torn page can put a wrong figure into the trace.
+
+    Raises:
+        UnknownVersionError: The ring has another format version.
+        DamagedTraceError: Its rows have another size.
+        OSError: The file cannot be read, or is not there any more: its run has just been closed.
+    """
+    for _ in range(_ATTEMPTS):
+        with open_regular(ring_path) as ring:
+            # Rows refer to names written before them, so the ring is read first.
+            data, being_written = _read_rows(ring, ring_path)
+            names, lost = _read_names(names_path)
+            # A run that closes removes the ring, then the names; a new one may have put both in their place. While the
+            # ring is open here, no other file can have its number.
+            same = os.path.samestat(os.fstat(ring.fileno()), ring_path.stat())
+        if same and len(being_written) <= _capacity(data) // 4:
+            break
+    if not same:
+        raise FileNotFoundError(errno.ENOENT, "one run after another is recording there", str(ring_path))
+    header = _read_header(data, ring_path)
+    if header is None:
+        lost.append(f"the header of {ring_path.name}")
+    slots: Rows = np.frombuffer(
+        data,
+        RING_ROW,
+        count=max(0, len(data) - RING_HEADER_SIZE) // RING_ROW.itemsize,
+        offset=min(len(data), RING_HEADER_SIZE),
+    )
+    valid = _valid(slots)
+    unreadable = _unreadable_slots(slots, valid, header, being_written)
+    if len(being_written) <= _capacity(data) // 4:
+        # What was published later may be there in part: a snapshot ends where the reading began.
+        valid &= (slots["row_number"] < being_written.start) | (len(being_written) == 0)
+    rows = slots[valid]
+    named = _has_names(rows, len(names))
+    unreadable += int(np.count_nonzero(~named))
+    if unreadable:
+        lost.append(f"{unreadable} rows of the window in {ring_path.name}")
+    rows = rows[named]
+    return RingContents(
+        rows=_whole_frames(rows[np.argsort(rows["row_number"], kind="stable")]),
+        names=names,
+        window_frames=None if header is None else int(header["window_frames"]),
+        bytes=len(data),
+        published=0 if header is None else int(header["published"]),
+        dropped_frames=0 if header is None else int(header["dropped_frames"]),
+        end=None if header is None else _read_end(data),
+        lost=tuple(lost),
+    )
+
+
+def _read_rows(ring: IO[bytes], path: Path) -> tuple[bytes, range]:
+    """Return a ring's bytes, and the numbers of the rows that were published meanwhile."""
+    data = ring.read(_MOST_RING_BYTES + 1)
+    if len(data) > _MOST_RING_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {_MOST_RING_BYTES} bytes", str(path))
+    ring.seek(0)
+    return data, range(_published(data), _published(ring.read(RING_HEADER_SIZE)))
+
+
+def _read_names(path: Path) -> tuple[list[str], list[str]]:
+    """Return the names, and sentences on what is lost of them."""
+    try:
+        names, torn = read_names(read_regular(path, _MOST_NAMES_BYTES))
+    except OSError as error:
+        return [""], [f"{path.name} and with it the window's rows ({error.strerror or error})"]
+    return names, [f"{torn} bytes at the end of {path.name}"] if torn else []
+
+
+def _published(data: bytes) -> int:
+    return _number(data, RING_PUBLISHED_OFFSET)
+
+
+def _capacity(data: bytes) -> int:
+    return _number(data, RING_HEADER.fields["capacity"][1])  # type: ignore[index]
+
+
+def _number(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 8], "little")
+
+
+def _read_header(data: bytes, where: Path) -> Any:
+    if len(data) < RING_HEADER_SIZE:
+        return None
+    header = np.frombuffer(data, RING_HEADER, count=1)[0]
+    if bytes(header["magic"]) != RING_MAGIC or not all(header[name] for name in _NEVER_ZERO):
+        return None
+    check_format_version(int(header["format_version"]), where)
+    if header["row_size"] != RING_ROW.itemsize:
+        raise DamagedTraceError(f"{where}: rows of {header['row_size']} bytes, {RING_ROW.itemsize} expected")
+    return header
+
+
+def _read_end(data: bytes) -> EndInfo | None:
+    entries, _ = read_names(data[RING_END_OFFSET:RING_HEADER_SIZE])
+    return EndInfo.from_json(entries[1]) if len(entries) > 1 else None
+
+
+def _valid(slots: Rows) -> npt.NDArray[np.bool_]:
+    valid = slots["rows_in_frame"] > 0
+    view = slots.view(np.uint8).data
+    checksums = slots["checksum"].tolist()
+    size, start, stop = RING_ROW.itemsize, RING_CHECKED.start, RING_CHECKED.stop
+    for slot in np.flatnonzero(valid).tolist():
+        at = slot * size
+        if zlib.crc32(view[at + start : at + stop]) != checksums[slot]:
+            valid[slot] = False
+    # A checksum proves the writer's bytes, not a stranger's: codes outside the contract are not a row.
+    for name, meanings in _CODES.items():
+        valid &= slots[name] < len(meanings)
+    valid &= slots["dimensions"] <= RING_MAX_DIMENSIONS
+    return valid
+
+
+def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, being_written: range) -> int:
+    """Count published rows that do not prove themselves; slots after the last may be in the middle of a write."""
+    if header is None:
+        return int(np.count_nonzero(~valid & (slots["rows_in_frame"] > 0)))
+    capacity, published = min(int(header["capacity"]), _ABSURD), min(int(header["published"]), _ABSURD)
+    if capacity <= 0:
+        return 0
+    missing_at_the_end = max(0, min(capacity, published) - len(slots))
+    used = np.zeros(len(slots), dtype=bool)
+    used[: min(capacity, published, len(slots))] = True
+    rows = min(capacity, len(being_written) + min(RING_MAX_FRAME_ROWS, capacity // 4))
+    coming = published + np.arange(rows)
+    overwritten = coming[coming >= capacity] % capacity
+    used[overwritten[overwritten < len(slots)]] = False
+    return missing_at_the_end + int(np.count_nonzero(used & ~valid))
+
+
+def _has_names(rows: Rows, count: int) -> npt.NDArray[np.bool_]:
+    known = np.ones(len(rows), dtype=bool)
+    for name in ("module_name", "module_class", "context", *_NULLABLE_NAMES):
+        known &= rows[name] < count
+    return known
+
+
+def _whole_frames(rows: Rows) -> Rows:
+    if not len(rows):
+        return rows
+    frames, inverse, counts = np.unique(rows["frame_number"], return_inverse=True, return_counts=True)
+    del frames
+    whole: Rows = rows[counts[inverse] == rows["rows_in_frame"]]
+    return whole
+
+
+def rows_to_table(rows: Rows, names: Sequence[str]) -> pa.Table:
+    """Return ring rows as a table in ``schema.SCHEMA``.
+
+    Args:
+        rows: Rows of ``schema.RING_ROW`` in order.
+        names: The dictionary of names their positions refer to.
+    """
+    return pa.table([_column(field.name, rows, names) for field in SCHEMA], schema=SCHEMA)
+
+
+def _column(name: str, rows: Rows, names: Sequence[str]) -> pa.Array:
+    if name in _CODES:
+        return pa.DictionaryArray.from_arrays(number_array(rows[name].astype(np.int32)), text_array(_CODES[name]))
+    if name == "shape":
+        return _shapes(rows)
+    values = np.ascontiguousarray(rows[name])
+    if pa.types.is_dictionary(SCHEMA.field(name).type):
+        return _names(values, names, nullable=name in _NULLABLE_NAMES)
+    absent = None if name not in _PRESENT else (rows["present"] & _PRESENT[name]) == 0
+    return number_array(values, absent)
+
+
+def _names(positions: npt.NDArray[np.uint32], names: Sequence[str], *, nullable: bool) -> pa.Array:
+    used, indices = np.unique(positions, return_inverse=True)
+    codes = number_array(indices.astype(np.int32), positions == 0 if nullable else None)
+    return pa.DictionaryArray.from_arrays(codes, text_array([names[at] for at in used.tolist()]))
+
+
+def _shapes(rows: Rows) -> pa.Array:
+    has_shape = (rows["present"] & PRESENT_SHAPE) != 0
+    lengths = np.where(has_shape, rows["dimensions"], 0).astype(np.int32)
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    taken = np.arange(RING_MAX_DIMENSIONS) < lengths[:, None]
+    return pa.ListArray.from_arrays(
+        number_array(offsets), number_array(rows["shape"][taken]), mask=bit_array(~has_shape)
+    )

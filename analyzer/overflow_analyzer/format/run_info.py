@@ -1,0 +1,158 @@
+"""What is known about a run: how it was started and recorded (``RunInfo``), and how it ended (``EndInfo``)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from overflow_analyzer.errors import DamagedTraceError, UnknownVersionError
+from overflow_analyzer.format.columns import FORMAT_VERSION
+
+HowEnded = Literal["closed", "detected", "aborted", "exception", "switched off", "killed", "still running", "unknown"]
+
+
+def check_format_version(found: object, where: object) -> None:
+    """Raise ``UnknownVersionError`` unless ``found`` is the version this package reads."""
+    if found != FORMAT_VERSION:
+        raise UnknownVersionError(
+            f"{where}: format version {found!r} is not known here (this overflow-trace reads {FORMAT_VERSION}); "
+            "install the overflow-trace that wrote it, or a newer one"
+        )
+
+
+@dataclass(frozen=True)
+class EndInfo:
+    """How a run ended, written when the recorder closes."""
+
+    how: HowEnded
+    time_ns: int
+    """Wall clock, nanoseconds since 1970."""
+    batch_number: int | None = None
+    frame_number: int | None = None
+    """Of the frame at which an inf/nan was detected."""
+    reason: str | None = None
+    """The exception that ended the run, or why the recorder switched itself off."""
+    frames_seen: int | None = None
+    """Frames of the whole run, kept or not."""
+    frames_dropped: int = 0
+    """Frames of selected batches that were given up because the disk was slower than the run."""
+    parts_removed: int = 0
+    """Sealed parts that ``max_bytes`` removed."""
+
+    def to_json(self) -> str:
+        """Return strict JSON; the keys are the fields' names."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> EndInfo | None:
+        """Parse ``to_json``'s text; None where it is not such a text."""
+        try:
+            found = json.loads(text)
+            end = cls(**{name: found[name] for name in _fields(cls) if name in found})
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return end if end.is_well_formed() else None
+
+    def is_well_formed(self) -> bool:
+        """Whether each field has its type: what a file says is not believed."""
+        counts = (self.time_ns, self.frames_dropped, self.parts_removed)
+        optional = (self.batch_number, self.frame_number, self.frames_seen)
+        return (
+            self.how in get_args(HowEnded)
+            and all(type(value) is int for value in counts)
+            and all(value is None or type(value) is int for value in optional)
+            and (self.reason is None or isinstance(self.reason, str))
+        )
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """How one rank's run was started and what was asked of the recorder; stored in ``_run.json`` and in every part."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    model_class: str
+    started_ns: int
+    """Wall clock, nanoseconds since 1970."""
+    torch_version: str = ""
+    python_version: str = ""
+    recorder_version: str = ""
+    hostname: str = ""
+    process_id: int = 0
+    command: tuple[str, ...] = ()
+    """``sys.argv`` of the training process."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The recorder's options by name, as given to ``TraceRecorder``."""
+    seeds: dict[str, Any] | None = None
+    """What ``set_seed`` or ``enable_full_determinism`` had set, ready to set it again."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what the recorder could not see of the run, and why; written when it closes."""
+    end: EndInfo | None = None
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Return the JSON text stored in the trace (strict JSON, keys are the fields' names)."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False, default=str)
+
+    @classmethod
+    def from_mapping(cls, found: object, where: object) -> RunInfo:
+        """Build a RunInfo from parsed JSON; fields that a later minor release added are left out.
+
+        Args:
+            found: What was parsed.
+            where: The file's name, for the message.
+
+        Raises:
+            UnknownVersionError: Another format version.
+            DamagedTraceError: Not an object with a run's fields.
+        """
+        if not isinstance(found, dict) or "format_version" not in found:
+            raise DamagedTraceError(f"{where}: does not describe a run")
+        check_format_version(found["format_version"], where)
+        try:
+            known = {name: found[name] for name in _fields(cls) if name in found}
+            end = known.pop("end", None)
+            run = cls(
+                **known, end=None if end is None else EndInfo(**{n: end[n] for n in _fields(EndInfo) if n in end})
+            )
+        except (TypeError, KeyError) as error:
+            raise DamagedTraceError(f"{where}: does not describe a run ({error})") from None
+        run._check_types(where)
+        return dataclasses.replace(run, command=tuple(map(str, run.command)), notes=tuple(map(str, run.notes)))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: object) -> RunInfo:
+        """Parse ``to_json``'s text.
+
+        Raises:
+            UnknownVersionError: Another format version.
+            DamagedTraceError: Not JSON, or not a run.
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DamagedTraceError(f"{where}: is not JSON ({error})") from None
+        return cls.from_mapping(found, where)
+
+    def _check_types(self, where: object) -> None:
+        numbers = (self.rank, self.world_size, self.started_ns, self.process_id)
+        names = (self.run_id, self.model_class, self.hostname)
+        versions = (self.torch_version, self.python_version, self.recorder_version)
+        well_formed = (
+            all(type(value) is int for value in numbers)
+            and all(isinstance(value, str) for value in (*names, *versions))
+            and isinstance(self.options, dict)
+            and isinstance(self.command, (list, tuple))
+            and isinstance(self.notes, (list, tuple))
+            and (self.seeds is None or isinstance(self.seeds, dict))
+            and (self.end is None or self.end.is_well_formed())
+        )
+        if not well_formed:
+            raise DamagedTraceError(f"{where}: does not describe a run (a field has the wrong type)")
+
+
+def _fields(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in dataclasses.fields(cls))

@@ -1,0 +1,146 @@
+"""How much room a run's figures leave: up to the limit of their format, down to where it ends, and how fast they grow.
+
+One pass over the trace with flat memory: a few figures a module, and the last batches' largest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.first_nonfinite.growth import bits_per_batch
+from overflow_analyzer.format.float_formats import FLOAT_FORMATS, FloatFormat
+from overflow_analyzer.headroom.tally import COLUMNS, Nearest, Tally, Vanishing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+    Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
+
+
+_ROWS_A_TABLE: Final = 1 << 15
+
+
+@dataclass(frozen=True)
+class ModuleHeadroom:
+    """What one module's recorded tensors leave."""
+
+    module_name: str
+    module_class: str
+    nearest: Nearest | None
+    """The weight, buffer, input, output or recorded value nearest to its format's limit; None where none is a float."""
+    headroom_bits: float | None
+    """How often it can double before it does not fit; negative: it does not; -inf: it is infinite."""
+    growth_bits: float | None
+    """Doublings a batch, by least squares over the last recorded batches; None for fewer than two."""
+    batches_left: float | None
+    """Batches until it does not fit if it goes on so, 0 where it does not already; None where it does not grow."""
+    vanishing: Vanishing | None
+    """The input, output or gradient that is nearest to being 0 everywhere."""
+    nonfinite_count: int
+    """Elements that are inf or nan, those that are intended left out."""
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What all modules of a trace leave, in order of first appearance."""
+
+    modules: tuple[ModuleHeadroom, ...]
+    dtype: str | None
+    """The format all figures were held against; None for each tensor's own."""
+    masks: int
+    """Inputs and outputs left out because they hold exactly their format's limit, as masks of finfo.min do."""
+    batches: int
+    """How many of the last recorded batches growth was measured over."""
+
+    @property
+    def too_large(self) -> tuple[ModuleHeadroom, ...]:
+        """The modules with a figure that the format does not hold."""
+        return tuple(one for one in self.modules if one.headroom_bits is not None and one.headroom_bits < 0)
+
+    def by_headroom(self) -> list[ModuleHeadroom]:
+        """Return the modules with the least headroom first; those without figures are left out."""
+        known = [one for one in self.modules if one.headroom_bits is not None]
+        return sorted(known, key=lambda one: one.headroom_bits or 0.0)
+
+    def by_growth(self) -> list[ModuleHeadroom]:
+        """Return the modules that grow the fastest first; those of which that is not known are left out."""
+        known = [one for one in self.modules if one.growth_bits is not None]
+        return sorted(known, key=lambda one: -(one.growth_bits or 0.0))
+
+    def by_underflow(self) -> list[ModuleHeadroom]:
+        """Return the modules that are 0 everywhere first, then by share of subnormals, then by nearness to the end."""
+        known = [one for one in self.modules if one.vanishing is not None]
+        return sorted(known, key=lambda one: () if one.vanishing is None else one.vanishing.order)
+
+
+def headroom_of(
+    trace: Trace,
+    *,
+    rank: int | None = None,
+    dtype: str | None = None,
+    progress: Progress = lambda tables, _: tables,
+) -> Headroom:
+    """Measure the headroom of every module.
+
+    Args:
+        trace: An open trace.
+        rank: Only this rank; None for the largest figures over all.
+        dtype: Hold all floating-point figures against this format instead of each tensor's own, to ask whether a run
+            would fit it; a name of ``float_formats.FLOAT_FORMATS``.
+        progress: Called with a rank's tables and about how many they are; yields them and may show how far it is.
+
+    Raises:
+        NotRecordedError: The trace has no such rank.
+        ValueError: The format is not known.
+        DamagedTraceError: A row group cannot be read.
+    """
+    asked = trace.ranks if rank is None else (trace.rank(rank),)
+    limits = None if dtype is None else _known(dtype)
+    tally = Tally(limits)
+    for one in asked:
+        for table in progress(one.tables(COLUMNS), _about(one)):
+            tally.add(table)
+        tally.end_rank()
+    modules = tuple(_module(tally, number) for number in range(len(tally.names)))
+    return Headroom(modules, dtype, tally.masks, tally.batches)
+
+
+def _known(dtype: str) -> FloatFormat:
+    if dtype not in FLOAT_FORMATS:
+        raise ValueError(f"{dtype!r} is no floating-point format; known are {', '.join(FLOAT_FORMATS)}")
+    return FLOAT_FORMATS[dtype]
+
+
+def _about(rank: RankTrace) -> int:
+    return sum(group.rows // _ROWS_A_TABLE + 1 for group in rank.row_groups) + 1
+
+
+def _module(tally: Tally, number: int) -> ModuleHeadroom:
+    nearest, recent = tally.nearest.get(number), tally.recent(number)
+    headroom = None if nearest is None else nearest.limits.bits_left(nearest.abs_max)
+    growth = bits_per_batch(recent)
+    name, module_class = tally.names[number]
+    return ModuleHeadroom(
+        module_name=name,
+        module_class=module_class,
+        nearest=nearest,
+        headroom_bits=headroom,
+        growth_bits=growth,
+        batches_left=0.0 if headroom is not None and headroom < 0 else _batches_left(recent, growth),
+        vanishing=tally.vanishing.get(number),
+        nonfinite_count=tally.nonfinite(number),
+    )
+
+
+def _batches_left(recent: list[tuple[int, float]], growth: float | None) -> float | None:
+    """From the last recorded batch, whose figure is a share of the limit."""
+    if growth is None or growth <= 0:
+        return None
+    return max(0.0, -math.log2(recent[-1][1]) / growth)

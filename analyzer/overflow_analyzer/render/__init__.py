@@ -1,0 +1,1 @@
+"""Values to text and pages, and nothing else."""

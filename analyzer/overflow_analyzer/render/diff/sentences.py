@@ -1,0 +1,171 @@
+"""The answer in words: where two runs first differ and what that means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from overflow_analyzer.diff import Divergence, FigureDifference, TraceDiff
+
+
+_NAMES: Final = {
+    "abs_max": "abs max",
+    "abs_min": "abs min",
+    "finite_abs_max": "the largest finite magnitude",
+    "abs_mean": "the mean magnitude",
+    "nan_count": "the number of nan",
+    "posinf_count": "the number of +inf",
+    "neginf_count": "the number of -inf",
+    "zero_count": "the number of zeros",
+}
+_OTHER: Final = {"a": "B", "b": "A"}
+
+
+def answer(diff: TraceDiff) -> list[str]:
+    """Return sentences, the first of which answers the question whether the runs differ and where."""
+    if diff.nothing_compared is not None:
+        return [f"Nothing could be compared: {diff.nothing_compared}."]
+    first = diff.first_divergence
+    if first is None:
+        return [_no_difference(diff)]
+    sentences = [_headline(first), *_evidence(first, several_ranks=len(diff.alignment.ranks) > 1)]
+    earlier = diff.first_difference
+    if earlier is not None and earlier != first:
+        sentences.append(f"The runs differed before that, though not by inf or nan. {_headline(earlier)}")
+        sentences += _evidence(earlier, several_ranks=len(diff.alignment.ranks) > 1)[:2]
+    return sentences
+
+
+def _no_difference(diff: TraceDiff) -> str:
+    compared = diff.compared
+    extent = f"{counted(compared.frames, 'frame')} in {counted(compared.batches, 'batch')}"
+    if not compared.tolerated:
+        return f"No difference: all {counted(compared.entries, 'entry')} of {extent} agree bit for bit."
+    return (
+        f"No difference beyond rounding: of {counted(compared.entries, 'entry')} of {extent}, "
+        f"{compared.tolerated} differ by less than is tolerated, the others agree bit for bit."
+    )
+
+
+def _headline(first: Divergence) -> str:
+    where = f"In batch {first.batch_number}, {_module(first)}"
+    if first.nonfinite_in is not None:
+        run, other = first.nonfinite_in.upper(), _OTHER[first.nonfinite_in]
+        return f"{where} has inf or nan in its {_entry(first)} in {run} and none in {other}, {_origin(first)}."
+    return f"{where} {_change(first)}."
+
+
+def _origin(first: Divergence) -> str:
+    if first.kind == "module":
+        return "which its inputs and weights do not explain: it was made here"
+    return "which came in here" if first.kind == "input" else "which was there before the forward"
+
+
+def _change(first: Divergence) -> str:
+    if first.kind == "structure":
+        return _structure(first)
+    if first.kind == "input":
+        return f"is the first to differ, and its {_entry(first)} does already: it came in here"
+    if first.kind == "weight":
+        return f"is the first to differ, and its {_entry(first)} does already: {_update(first)}"
+    but = "" if first.exact_before else " but for rounding"
+    return (
+        f"is the first to differ, in its {_entry(first)}, while its inputs and weights agree{but}: the module changed"
+    )
+
+
+def _update(first: Divergence) -> str:
+    before = first.compared_batch_before
+    if before is None:
+        return "the runs did not start from the same state"
+    if before == first.batch_number - 1:
+        return f"the update before batch {first.batch_number}"
+    return f"an update between batch {before} and batch {first.batch_number}"
+
+
+def _structure(first: Divergence) -> str:
+    if first.only_in is not None:
+        run = first.only_in.upper()
+        if first.role:
+            return f"has {_entry(first)} in {run} alone: the structure changed"
+        part = f", as does all of {first.part_of}" if first.part_of else ""
+        call = f" for the {_ordinal(first.call_index)} time" if first.call_index else ""
+        return f"runs{call} in {run} alone{part}: the structure changed"
+    largest = first.largest
+    if largest is None:
+        return "has another structure"
+    return f"has another {largest.figure} of its {_entry(first)}, {largest.a} in A and {largest.b} in B"
+
+
+def _evidence(first: Divergence, *, several_ranks: bool) -> list[str]:
+    frames = [
+        f"frame {number} of {run}"
+        for run, number in (("A", first.frame_number_a), ("B", first.frame_number_b))
+        if number is not None
+    ]
+    rank = f"rank {first.rank}, " if several_ranks else ""
+    shifted = f" (batch {first.batch_number_b} of B)" if first.batch_number_b != first.batch_number else ""
+    found = [f"It is {rank}{' and '.join(frames)}{shifted}."]
+    if first.largest is not None:
+        found.append(figure_text(first.largest))
+    return [*found, _before(first)]
+
+
+def _before(first: Divergence) -> str:
+    if not first.agreed_before:
+        return "Nothing was compared before it."
+    agreed = counted(first.agreed_before, "entry")
+    weights = counted(first.weights_before, "weight or buffer", "weights and buffers")
+    if first.exact_before:
+        return f"Before it, {agreed} were compared and agree bit for bit, {weights} among them."
+    equal = "equal bit for bit" if first.weights_exact_before else "not all of them equal bit for bit"
+    return f"Before it, {agreed} were compared, {weights} among them, {equal}."
+
+
+def figure_text(largest: FigureDifference) -> str:
+    """Return a sentence with both values, their distance and what is tolerated."""
+    name = _NAMES.get(largest.figure, largest.figure)
+    values = f"{_capital(name)} is {number_text(largest.a)} in A and {number_text(largest.b)} in B"
+    if largest.relative in (0.0, float("inf")) or largest.figure.endswith("_count"):
+        return f"{values}."
+    return (
+        f"{values}: {largest.relative:.2g} relative, {largest.epsilons:.3g} epsilons of the coarser dtype, "
+        f"of which {largest.tolerated_epsilons:.3g} would be taken for rounding."
+    )
+
+
+def number_text(value: float | str | None) -> str:
+    """Return a figure as the report prints it, a count or a name as it is."""
+    if value is None or value == -1:
+        return "unknown"
+    return f"{value:.2e}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun, which may end in y or in ch."""
+    if number == 1:
+        return f"1 {one}"
+    plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}es" if one.endswith("ch") else f"{one}s"
+    return f"{number} {many or plural}"
+
+
+def _module(first: Divergence) -> str:
+    name = f"module {first.module_name}" if first.module_name else "the root"
+    renamed = first.module_name_b != first.module_name
+    called = f"called {first.module_name_b or 'the root'} in B" if renamed else ""
+    known = ", ".join(filter(None, [first.module_class, called]))
+    return f"{name} ({known})" if known else name
+
+
+def _entry(first: Divergence) -> str:
+    return first.context if first.context.startswith(first.role) else f"{first.role} {first.context}"
+
+
+def _ordinal(index: int) -> str:
+    number = index + 1
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,125 @@
+"""``Finding`` -> the text that stands after the report, for somebody who is tired and wants to know what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overflow_analyzer.first_nonfinite.causes.case import context_of, counts_of, label_of, moment_of
+from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.text.escape import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from overflow_analyzer.first_nonfinite.finding import Finding
+    from overflow_analyzer.format.frames import Frame
+
+
+_MOST_RANKS = 8
+
+
+def render_explanation(finding: Finding) -> str:
+    """Return what a finding means, in a few short sections.
+
+    Args:
+        finding: Of ``find_first_nonfinite``.
+
+    Returns:
+        Lines ended by a newline each, without a blank line before or after; names in them are escaped.
+    """
+    sections = (
+        ("First inf/nan among what was recorded", _what(finding)),
+        (f"Cause: {finding.cause.name} ({_confidence(finding)})", finding.cause.evidence),
+        ("Growth", _growth(finding)),
+        ("What became of it", _outcome(finding)),
+        ("Other ranks", _ranks(finding)),
+        ("What this trace does not say", finding.coverage),
+        ("Next", (finding.cause.next_step,)),
+    )
+    lines = [line for title, found in sections for line in _section(title, tuple(found))]
+    return "".join(f"{escape(line)}\n" for line in lines)
+
+
+def _section(title: str, lines: tuple[str, ...]) -> list[str]:
+    return [title, *(f"  {line}" for line in lines)] if lines else []
+
+
+def _confidence(finding: Finding) -> str:
+    words = {"unknown": "no rule fits what was recorded"}
+    return words.get(finding.cause.confidence, finding.cause.confidence)
+
+
+def _what(finding: Finding) -> Iterable[str]:
+    frame, entry = finding.frame, finding.entry
+    dtype = f", {entry.dtype}" if entry.dtype else ""
+    where = f"{moment_of(frame)}, phase {frame.phase}"
+    yield f"{context_of(entry)} of {label_of(frame)}: {counts_of(entry)}{dtype}; {where}"
+    yield _origin(finding)
+    if finding.finite_before is not None:
+        yield f"finite just before: {label_of(finding.finite_before)}, {moment_of(finding.finite_before)}"
+
+
+def _origin(finding: Finding) -> str:
+    if finding.origin is not None:
+        there = "there" if finding.origin is finding.frame else f"around it, in {label_of(finding.origin)}"
+        return f"made {there}: all that it took in is finite{_but_for(finding.origin)}"
+    role = finding.entry.role
+    if role in ("weight", "buffer"):
+        return f"no module made it: the {role} itself is bad"
+    if finding.cause.name == "bad-batch":
+        return "no module made it: it came with the batch"
+    if finding.frame.phase == "backward":
+        return "made in the backward, which runs from the loss to the inputs: no gradient recorded before it is bad"
+    if role == "value":
+        return "no recorded module made it"
+    return "which module made it was not recorded: it was there when this module was called"
+
+
+def _but_for(origin: Frame) -> str:
+    taken = (entry for entry in origin.of_roles("weight", "buffer", "input") if entry.nonfinite_count)
+    return ", but for infinities that are meant or came to nothing before" if any(taken) else ""
+
+
+def _growth(finding: Finding) -> Iterable[str]:
+    limits = float_format(finding.entry.dtype)
+    for step in finding.growth:
+        if limits is not None:
+            yield f"{limits.describe(step.abs_max)}: {step.context} of {step.module_name or 'the root module'}"
+
+
+def _outcome(finding: Finding) -> Iterable[str]:
+    if finding.propagated:
+        count = len(finding.propagated)
+        last = finding.chain[-1] if finding.chain else finding.propagated[-1]
+        yield f"carried on through {count} {'frame' if count == 1 else 'frames'}, the last {label_of(last)}"
+    elif len(finding.chain) > 1:
+        yield f"came out of {label_of(finding.chain[-1])} too"
+    if finding.absorbed:
+        yield f"absorbed (bad in, finite out) by {_some(finding.absorbed)}"
+    for frame in finding.absorbed_before[:3]:
+        entry = frame.nonfinite_entries[0]
+        yield (
+            f"before it, {entry.context} of {label_of(frame)} had {counts_of(entry)} in {moment_of(frame)}; "
+            "that was absorbed, so it is not the fault"
+        )
+    if len(finding.absorbed_before) > 3:  # noqa: PLR2004  as many as were shown
+        yield f"and {len(finding.absorbed_before) - 3} more places that were absorbed"
+
+
+def _some(frames: tuple[Frame, ...]) -> str:
+    named = ", ".join(dict.fromkeys(label_of(one) for one in frames[:3]))
+    return named if len(frames) <= 3 else f"{named} and others, {len(frames)} frames in all"  # noqa: PLR2004
+
+
+def _ranks(finding: Finding) -> Iterable[str]:
+    if finding.other_ranks is None or finding.world_size == 1:
+        return
+    for one in finding.other_ranks[:_MOST_RANKS]:
+        yield (
+            f"rank {one.rank}: {one.context} of {one.module_name or 'the root module'}, "
+            f"batch {one.batch_number}, frame {one.frame_number}"
+        )
+    if len(finding.other_ranks) > _MOST_RANKS:
+        yield f"and {len(finding.other_ranks) - _MOST_RANKS} more"
+    elif not finding.other_ranks:
+        yield "no other recorded rank has an inf/nan"

@@ -1,0 +1,149 @@
+"""A ``Finding``, or that there is none, as text, as Markdown and as what becomes JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from overflow_analyzer.render.explanation import render_explanation
+from overflow_analyzer.render.report import render_report
+from overflow_analyzer.text.escape import escape
+from overflow_analyzer.text.markdown import code_block, escape_markdown, name_span
+from overflow_analyzer.text.terminal import highlight
+from overflow_analyzer.text.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overflow_analyzer.first_nonfinite.finding import Finding
+    from overflow_analyzer.format.frames import Frame
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+
+def render_finding(finding: Finding, *, markdown: bool = False, coloured: bool = False) -> str:
+    """Return the standard report and, set apart from it, the explanation.
+
+    Args:
+        finding: Of ``find_first_nonfinite``.
+        markdown: For pasting into an issue.
+        coloured: Whether figures that are inf or nan are red; text only.
+    """
+    report = render_report(finding.window, finding.frame.batch_number)
+    if finding.world_size > 1:
+        report = f"rank {finding.rank} of {finding.world_size}\n{report}"
+    explanation = render_explanation(finding)
+    if not markdown:
+        return f"{highlight(report, on=coloured)}\n{explanation.rstrip()}\n"
+    return f"### {_title(finding)}\n\n{code_block(report)}{_sections(explanation)}"
+
+
+def _title(finding: Finding) -> str:
+    frame, entry = finding.frame, finding.entry
+    module = name_span(frame.module_name) if frame.module_name else "the model"
+    return (
+        f"inf/nan in {module} ({name_span(frame.module_class)}), {name_span(entry.context)}, batch {frame.batch_number}"
+    )
+
+
+def _sections(text: str) -> str:
+    """Return the explanation's sections as bold lines with lists under them."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    items = ((line.startswith(" "), escape_markdown(line.strip())) for line in lines)
+    return "".join(f"- {line}\n" if is_item else f"\n**{line}**\n\n" for is_item, line in items)
+
+
+def render_nothing_found(
+    trace: Trace,
+    coverage: Sequence[str],
+    *,
+    rank: int | None = None,
+    batch: int | None = None,
+    markdown: bool = False,
+) -> str:
+    """Return what was looked at without finding an inf/nan, and what the trace cannot tell.
+
+    Args:
+        trace: What was looked at.
+        coverage: Of ``coverage_of``.
+        rank: The only rank that was looked at.
+        batch: The only batch.
+        markdown: For pasting into an issue.
+    """
+    sentence = f"No inf/nan in what was recorded: {_looked_at(trace, rank, batch)}."
+    uncovered = ["What this trace does not say", *(f"  {line}" for line in coverage)] if coverage else []
+    if markdown:
+        return f"{escape_markdown(sentence)}\n{_sections(_lines(uncovered))}"
+    return _lines([sentence, *uncovered])
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "".join(f"{escape(line)}\n" for line in lines)
+
+
+def _looked_at(trace: Trace, rank: int | None, batch: int | None) -> str:
+    ranks = trace.ranks if rank is None else (trace.rank(rank),)
+    of_ranks = f"rank {rank}" if rank is not None else counted(len(ranks), "rank")
+    if batch is not None:
+        return f"batch {batch} of {of_ranks}"
+    first, last = _batches(ranks)
+    batches = f"batch {first}" if first == last else f"batches {first} to {last}"
+    return f"{counted(sum(one.rows for one in ranks), 'row')}, {batches}, {of_ranks}"
+
+
+def _batches(ranks: Sequence[RankTrace]) -> tuple[int, int]:
+    """First and last batch, as far as the footers and the rings tell."""
+    bounds = [number for one in ranks for group in one.row_groups for number in (group.first_batch, group.last_batch)]
+    bounds += [number for one in ranks for number in one.ring["batch_number"].unique().to_pylist()]
+    return min(bounds, default=0), max(bounds, default=0)
+
+
+def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[str, Any]:
+    """Return a finding for ``to_json``; where there is none the same keys, most of them null."""
+    if finding is None:
+        return {"found": False, **dict.fromkeys(_KEYS), "coverage": coverage, "frames": []}
+    frame, entry = finding.frame, finding.entry
+    values = {
+        "rank": finding.rank,
+        "world_size": finding.world_size,
+        **{name: getattr(frame, name) for name in _OF_FRAME},
+        **{name: getattr(entry, name) for name in _OF_ENTRY},
+        "origin": None if finding.origin is None else _place(finding.origin),
+        "cause": finding.cause,
+        "finite_before": None if finding.finite_before is None else _place(finding.finite_before),
+        **{name: [_place(one) for one in getattr(finding, name)] for name in _CHAINS},
+        "growth": finding.growth,
+        "other_ranks": finding.other_ranks,
+    }
+    return {"found": True, **values, "coverage": coverage, "frames": finding.window}
+
+
+_OF_FRAME = ("batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step")
+_OF_ENTRY = (
+    "role",
+    "context",
+    "dtype",
+    "shape",
+    "abs_min",
+    "abs_max",
+    "nan_count",
+    "posinf_count",
+    "neginf_count",
+    "finite_abs_max",
+)
+_CHAINS = ("chain", "propagated", "absorbed", "absorbed_before")
+_KEYS = (
+    "rank",
+    "world_size",
+    *_OF_FRAME,
+    *_OF_ENTRY,
+    "origin",
+    "cause",
+    "finite_before",
+    *_CHAINS,
+    "growth",
+    "other_ranks",
+)
+
+
+def _place(frame: Frame) -> dict[str, Any]:
+    return {name: getattr(frame, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}

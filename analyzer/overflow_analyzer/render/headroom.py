@@ -1,0 +1,175 @@
+"""``Headroom`` as a table in text or Markdown, and as what becomes JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from overflow_analyzer.format.float_formats import FLOAT_FORMATS
+from overflow_analyzer.text.markdown import escape_markdown
+from overflow_analyzer.text.tables import Column, render_table
+
+if TYPE_CHECKING:
+    from overflow_analyzer.headroom.headroom import Headroom, ModuleHeadroom
+
+
+By = Literal["headroom", "growth", "underflow"]
+"""What the modules are ranked by."""
+
+_TITLES: Final[dict[By, str]] = {
+    "headroom": "Modules by least headroom: how many times the largest figure can double",
+    "growth": "Modules by fastest growth: doublings of the largest figure a batch",
+    "underflow": "Modules by underflow: 0 everywhere, then by share of subnormals, then by halvings left before that",
+}
+_UPPER_COLUMNS: Final = (
+    Column("module", name=True),
+    Column("class", name=True),
+    Column("tensor", name=True),
+    Column("dtype"),
+    Column("batch", "right"),
+    Column("abs max", "right"),
+    Column("of limit", "right"),
+    Column("headroom bits", "right"),
+    Column("bits a batch", "right"),
+    Column("batches left", "right"),
+)
+_LOWER_COLUMNS: Final = (
+    *_UPPER_COLUMNS[:6],
+    Column("halvings left", "right"),
+    Column("zero", "right"),
+    Column("subnormal", "right"),
+)
+
+
+def render_headroom(
+    headroom: Headroom, by: By, *, limit: int | None = None, markdown: bool = False, width: int | None = None
+) -> str:
+    """Return the ranked modules as a table with what it leaves out.
+
+    Args:
+        headroom: Of ``headroom_of``.
+        by: What they are ranked by.
+        limit: Rows at most; None for all.
+        markdown: For pasting into an issue.
+        width: Columns of the terminal; None leaves lines as long as they are.
+    """
+    ranked = _ranked(headroom, by)
+    rows = [_lower_row(one) if by == "underflow" else _upper_row(one) for one in ranked[:limit]]
+    columns = _LOWER_COLUMNS if by == "underflow" else _UPPER_COLUMNS
+    table = render_table(columns, rows, markdown=markdown, width=width) if rows else ""
+    head, notes = [_TITLES[by], *_verdict(headroom)], _notes(headroom, by, len(ranked) - len(rows))
+    if markdown:
+        return (
+            "\n".join([*(f"{escape_markdown(line)}  " for line in head), "", table, *map(_item, notes)]).rstrip() + "\n"
+        )
+    return "\n".join([*head, *table.splitlines(), *notes]) + "\n"
+
+
+def _item(line: str) -> str:
+    return f"- {escape_markdown(line)}"
+
+
+def _ranked(headroom: Headroom, by: By) -> list[ModuleHeadroom]:
+    if by == "growth":
+        return headroom.by_growth()
+    return headroom.by_headroom() if by == "headroom" else headroom.by_underflow()
+
+
+def _verdict(headroom: Headroom) -> list[str]:
+    if headroom.dtype is None:
+        return []
+    limit = FLOAT_FORMATS[headroom.dtype].max
+    known, beyond = len(headroom.by_headroom()), len(headroom.too_large)
+    return [f"{headroom.dtype} holds the recorded figures of {known - beyond} of {known} modules (up to {limit:g})"]
+
+
+def _notes(headroom: Headroom, by: By, left_out: int) -> list[str]:
+    notes = [f"{left_out} more modules are not shown (--limit)"] if left_out else []
+    if by != "underflow" and headroom.batches > 1:
+        notes.append(f"growth is measured over the last {headroom.batches} recorded batches")
+    if by != "underflow" and headroom.masks:
+        notes.append(f"{headroom.masks} tensors that hold exactly their format's limit, as masks do, are left out")
+    if by == "underflow" and all(one.vanishing is None or one.vanishing.zero_share is None for one in headroom.modules):
+        notes.append('zeros and subnormals were not counted: TraceRecorder(..., statistics="full") does')
+    return notes
+
+
+def _upper_row(one: ModuleHeadroom) -> list[str]:
+    near = one.nearest
+    if near is None:
+        return [one.module_name, one.module_class, *[""] * (len(_UPPER_COLUMNS) - 2)]
+    return [
+        one.module_name,
+        one.module_class,
+        near.context,
+        near.dtype,
+        str(near.batch_number),
+        f"{near.abs_max:.2e}",
+        f"{near.abs_max / near.limits.max:.1%}" if math.isfinite(near.abs_max) else "inf",
+        _figure(one.headroom_bits, ".2f"),
+        _figure(one.growth_bits, "+.3f"),
+        _figure(one.batches_left, ".3g"),
+    ]
+
+
+def _lower_row(one: ModuleHeadroom) -> list[str]:
+    low = one.vanishing
+    if low is None:
+        return [one.module_name, one.module_class, *[""] * (len(_LOWER_COLUMNS) - 2)]
+    return [
+        one.module_name,
+        one.module_class,
+        low.context,
+        low.dtype,
+        str(low.batch_number),
+        f"{low.abs_max:.2e}",
+        _figure(low.floor_bits, ".2f"),
+        _figure(low.zero_share, ".1%"),
+        _figure(low.subnormal_share, ".1%"),
+    ]
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def headroom_as_json(headroom: Headroom, by: By, *, limit: int | None = None) -> dict[str, Any]:
+    """Return the ranked modules for ``to_json``."""
+    ranked = _ranked(headroom, by)
+    return {
+        "by": by,
+        "dtype": headroom.dtype,
+        "modules_too_large": [one.module_name for one in headroom.too_large],
+        "growth_batches": headroom.batches,
+        "masks_left_out": headroom.masks,
+        "modules_left_out": max(0, len(ranked) - (len(ranked) if limit is None else limit)),
+        "modules": [_module_as_json(one) for one in ranked[:limit]],
+    }
+
+
+def _module_as_json(one: ModuleHeadroom) -> dict[str, Any]:
+    near, low = one.nearest, one.vanishing
+    return {
+        "module_name": one.module_name,
+        "module_class": one.module_class,
+        "headroom_bits": one.headroom_bits,
+        "growth_bits": one.growth_bits,
+        "batches_left": one.batches_left,
+        "nonfinite_count": one.nonfinite_count,
+        "nearest": None
+        if near is None
+        else {**_where(near), "abs_max": near.abs_max, "limit": near.limits.max, "limit_dtype": near.limits.name},
+        "vanishing": None
+        if low is None
+        else {
+            **_where(low),
+            "abs_max": low.abs_max,
+            "floor_bits": low.floor_bits,
+            "zero_share": low.zero_share,
+            "subnormal_share": low.subnormal_share,
+        },
+    }
+
+
+def _where(one: Any) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in ("role", "context", "dtype", "batch_number")}

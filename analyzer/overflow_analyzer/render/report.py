@@ -1,0 +1,69 @@
+"""The standard report: frames -> text. The only place that formats it, live and offline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overflow_analyzer.text.escape import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from overflow_analyzer.format.frames import Entry, Frame
+
+
+_HEADER = "abs min  abs max  metadata"
+_INDENT = " " * 17
+
+
+def render_report(frames: Sequence[Frame], batch_number: int) -> str:
+    """Return the standard report of the frames up to a detection.
+
+    Args:
+        frames: The last frames, the one with the inf/nan at the end.
+        batch_number: The batch of the detection.
+
+    Returns:
+        Lines ended by a newline each, the last one too.
+    """
+    head = [f"Detected inf/nan during batch_number={batch_number}", f"Last {len(frames)} forward frames:", _HEADER]
+    return "\n".join([*head, *_frame_lines(frames)]) + "\n"
+
+
+def render_batch(frames: Iterable[Frame]) -> str:
+    """Return frames as tracing mode prints them: each batch that starts among them behind its marker."""
+    return "".join(line + "\n" for line in _frame_lines(frames))
+
+
+def render_frame(frame: Frame) -> list[str]:
+    """Return the lines of one frame, without a batch marker."""
+    return [f"{_INDENT} {escape(frame.module_name)} {escape(frame.module_class)}", *map(_entry_line, _shown(frame))]
+
+
+def _frame_lines(frames: Iterable[Frame]) -> list[str]:
+    return [line for frame in frames for line in (*_batch_marker(frame), *render_frame(frame))]
+
+
+def _batch_marker(frame: Frame) -> tuple[str, ...]:
+    if frame.frame_in_batch != 0:
+        return ()
+    return ("", "", f"{_INDENT} *** Starting batch number={frame.batch_number} ***", _HEADER)
+
+
+def _shown(frame: Frame) -> list[Entry]:
+    """The report of the field has no buffers; one is shown where it is what went wrong."""
+    return [entry for entry in frame.entries if entry.role != "buffer" or entry.nonfinite]
+
+
+def _entry_line(entry: Entry) -> str:
+    return f"{_figures(entry):>17} {escape(entry.context)}"
+
+
+def _figures(entry: Entry) -> str:
+    if entry.kind == "none":
+        return "None"
+    if entry.kind == "other":
+        return "not a tensor"
+    if entry.abs_min is None or entry.abs_max is None:
+        return "empty" if entry.numel == 0 else "no values"
+    return f"{entry.abs_min:8.2e} {entry.abs_max:8.2e}"

@@ -1,0 +1,100 @@
+"""A ``Snapshot`` as text: lines that scroll, or a display that stays in place on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.text.escape import escape
+from overflow_analyzer.text.tables import Column, render_table
+from overflow_analyzer.text.terminal import paint, shorten, shows_colour, terminal_width
+from overflow_analyzer.text.wording import counted
+
+if TYPE_CHECKING:
+    from overflow_analyzer.headroom.watching import Alarm, Headroom, Snapshot
+
+
+_SHOWN_ALARMS: Final = 5
+_COLUMNS: Final = (
+    Column("headroom bits", "right"),
+    Column("abs max", "right"),
+    Column("dtype"),
+    Column("module", name=True),
+    Column("tensor", name=True),
+)
+
+
+class LineDisplay:
+    """A line a look, and one an alarm.
+
+    Args:
+        path: The trace's, as it was given.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._alarms = 0
+
+    def show(self, look: Snapshot) -> str:
+        """Return what is to be printed for a look: nothing where nothing is new and the run goes on."""
+        alarms = [_alarm_line(alarm) for alarm in look.alarms]
+        self._alarms += len(alarms)
+        if not look.changed and look.living:
+            return ""
+        line = _head(look, self._alarms)
+        if look.worst:
+            line += f"  least headroom {_headroom(look.worst[0])}"
+        return "".join(f"{one}\n" for one in (*alarms, line))
+
+
+class ScreenDisplay:
+    """A display that replaces itself.
+
+    Args:
+        path: The trace's, as it was given.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._alarms: deque[str] = deque(maxlen=_SHOWN_ALARMS)
+        self._count = 0
+        self._height = 0
+
+    def show(self, look: Snapshot) -> str:
+        """Return what takes the last display off the terminal and puts the new one there."""
+        width, coloured = terminal_width(sys.stdout) or 80, shows_colour(sys.stdout)
+        self._alarms.extend(map(_alarm_line, look.alarms))
+        self._count += len(look.alarms)
+        lines = [
+            paint(shorten(f"{escape(self._path)}  {_head(look, self._count)}", width - 1), "bold", on=coloured),
+            "",
+        ]
+        lines += render_table(_COLUMNS, [_row(one) for one in look.worst], width=width - 1).splitlines()
+        lines += ["", *(paint(shorten(alarm, width - 1), "red", on=coloured) for alarm in self._alarms)]
+        # Lines are kept below the terminal's width: one that wraps would count as two.
+        erase = f"\x1b[{self._height}F\x1b[J" if self._height else ""
+        self._height = len(lines)
+        return erase + "".join(f"{line}\n" for line in lines)
+
+
+def _head(look: Snapshot, alarms: int) -> str:
+    ended = " / ".join(dict.fromkeys(look.ended))
+    return f"{ended}  batch {look.batch_number}  frame {look.frame_number}  {counted(alarms, 'alarm')}"
+
+
+def _alarm_line(alarm: Alarm) -> str:
+    counts = ((alarm.nan_count, "nan"), (alarm.inf_count, "inf"))
+    what = " and ".join(f"{count} {name}" for count, name in counts if count)
+    where = f"{escape(alarm.module_name) or '(root)'} {escape(alarm.context)}"
+    return f"ALARM rank {alarm.rank} batch {alarm.batch_number} frame {alarm.frame_number}: {what} in {where}"
+
+
+def _headroom(one: Headroom) -> str:
+    where = f"{escape(one.module_name) or '(root)'} {escape(one.nearest.context)}"
+    return f"{one.bits:.2f} bits: {where} ({one.nearest.limits.describe(one.nearest.abs_max)})"
+
+
+def _row(one: Headroom) -> list[str]:
+    nearest = one.nearest
+    return [f"{one.bits:.2f}", f"{nearest.abs_max:.2e}", nearest.dtype, one.module_name or "(root)", nearest.context]

@@ -1,0 +1,1 @@
+"""Escaping, tables, terminals, wording, strict JSON."""

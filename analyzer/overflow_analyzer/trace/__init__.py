@@ -1,0 +1,11 @@
+"""What is in this trace? Opening it, its ranks, batches, gaps and non-finite rows, and what it does not cover."""
+
+from __future__ import annotations
+
+from overflow_analyzer.trace.batches import batch_of
+from overflow_analyzer.trace.coverage import coverage_of
+from overflow_analyzer.trace.opening import Trace, open_trace
+from overflow_analyzer.trace.rank_trace import RankTrace
+from overflow_analyzer.trace.summary import RankSummary, Summary, summarize
+
+__all__ = ["RankSummary", "RankTrace", "Summary", "Trace", "batch_of", "coverage_of", "open_trace", "summarize"]

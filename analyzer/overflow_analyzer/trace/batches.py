@@ -1,0 +1,40 @@
+"""One batch of a trace, over its ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overflow_analyzer.errors import NotRecordedError
+
+if TYPE_CHECKING:
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+
+def batch_of(trace: Trace, number: int, *, rank: int | None = None) -> tuple[RankTrace, ...]:
+    """Return the ranks that have a batch; its frames are each one's ``frames(batch=number)``.
+
+    Args:
+        trace: An open trace.
+        number: Of the batch, 0-based.
+        rank: Only this rank; None for all.
+
+    Raises:
+        NotRecordedError: The rank is not in the trace, or none of the ranks has the batch.
+        DamagedTraceError: A row group that may hold the batch cannot be read.
+    """
+    asked = trace.ranks if rank is None else (trace.rank(rank),)
+    found = tuple(one for one in asked if any(table.num_rows for table in one.tables(["batch_number"], batch=number)))
+    if not found:
+        of_rank = "" if rank is None else f" of rank {rank}"
+        raise NotRecordedError(f"{trace.path}: batch {number}{of_rank} is not in it; {_what_is(asked)}")
+    return found
+
+
+def _what_is(ranks: tuple[RankTrace, ...]) -> str:
+    bounds = [(group.first_batch, group.last_batch) for one in ranks for group in one.row_groups]
+    bounds += [(batch, batch) for one in ranks for batch in one.ring["batch_number"].unique().to_pylist()]
+    if not bounds:
+        return "nothing of it was recorded"
+    first, last = min(first for first, _ in bounds), max(last for _, last in bounds)
+    return f"it holds batch {first} alone" if first == last else f"what it holds lies between batch {first} and {last}"

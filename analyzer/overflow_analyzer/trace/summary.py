@@ -1,0 +1,167 @@
+"""What is in a trace: ``summarize(trace) -> Summary``, from footers where they suffice, by column where they do not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.columns import FORMAT_VERSION
+from overflow_analyzer.trace.gaps import Kept, KeptBuilder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from overflow_analyzer.format.parts import Progress, RowGroup
+    from overflow_analyzer.format.run_info import HowEnded, RunInfo
+    from overflow_analyzer.trace.opening import Trace
+    from overflow_analyzer.trace.rank_trace import RankTrace
+
+
+_CLEAN_ENDS: Final = ("closed", "detected", "aborted")
+"""Ends that were asked for; an exception in the loop and what follows it in ``HowEnded`` were not."""
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """What one rank left."""
+
+    rank: int
+    run: RunInfo
+    ended: HowEnded
+    rows: int
+    frames: Kept
+    batches: Kept
+    dtypes: tuple[str, ...]
+    """Torch's names, sorted."""
+    parts: int
+    bytes: int
+    """Of the files that hold this rank's rows, and those of other ranks where a file has several."""
+    ring_rows: int
+    """Rows that are in no sealed part: the window of a run that was killed or still lives."""
+    dropped_frames: int
+    parts_removed: int
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is in a trace."""
+
+    path: Path
+    format_version: int
+    world_size: int
+    ranks: tuple[RankSummary, ...]
+    missing_ranks: tuple[int, ...]
+    rows: int
+    frames: int
+    """Of all ranks together."""
+    batches: int
+    """Of the rank that has most."""
+    bytes: int
+    closed: bool
+    """Whether every rank is there and ended as it was asked to: its loop done, stopped early, or at an inf/nan."""
+    lost: tuple[str, ...]
+    """What could not be read, of all ranks."""
+
+
+def summarize(trace: Trace, progress: Progress = iter) -> Summary:
+    """Return what is in a trace.
+
+    Rows and bytes come from the footers, and so do frames and batches where a footer proves them. Of the other row
+    groups the columns frame_number and batch_number are read, of each the column dtype, one row group at a time.
+
+    Args:
+        trace: An open trace.
+        progress: Called with the row groups to read; yields them and may show how far it is.
+
+    Raises:
+        DamagedTraceError: A row group cannot be read.
+    """
+    contiguous = _contiguous_files(trace)
+    ranks = tuple(_summarize_rank(rank, contiguous, progress) for rank in trace.ranks)
+    files = {footer.path: footer.bytes for rank in trace.ranks for footer in rank.footers}
+    return Summary(
+        path=trace.path,
+        format_version=FORMAT_VERSION,
+        world_size=trace.world_size,
+        ranks=ranks,
+        missing_ranks=trace.missing_ranks,
+        rows=sum(rank.rows for rank in ranks),
+        frames=sum(rank.frames.count for rank in ranks),
+        batches=max(rank.batches.count for rank in ranks),
+        bytes=sum(files.values()),
+        closed=not trace.missing_ranks and all(rank.ended in _CLEAN_ENDS for rank in ranks),
+        lost=(*trace.lost, *(sentence for rank in ranks for sentence in rank.lost)),
+    )
+
+
+def _contiguous_files(trace: Trace) -> frozenset[Path]:
+    """Files whose footers prove that no frame is missing between the first and the last of each rank in them."""
+    spans: dict[Path, int] = defaultdict(int)
+    frames = {footer.path: footer.frames for rank in trace.ranks for footer in rank.footers}
+    for rank in trace.ranks:
+        bounds: dict[Path, tuple[int, int]] = {}
+        for group in rank.row_groups:
+            first, last = bounds.get(group.path, (group.first_frame, group.last_frame))
+            bounds[group.path] = min(first, group.first_frame), max(last, group.last_frame)
+        for path, (first, last) in bounds.items():
+            spans[path] += last - first + 1
+    return frozenset(path for path, span in spans.items() if frames[path] == span)
+
+
+def _summarize_rank(rank: RankTrace, contiguous: frozenset[Path], progress: Progress) -> RankSummary:
+    found = _Found()
+    for group in progress(rank.row_groups):
+        found.add_group(rank, group, contiguous=group.path in contiguous)
+    found.add_table(rank.ring)
+    end = rank.run.end
+    return RankSummary(
+        rank=rank.rank,
+        run=rank.run,
+        ended=rank.ended,
+        rows=found.rows,
+        frames=found.frames.finish(end.frames_seen if end else None),
+        batches=found.batches.finish(),
+        dtypes=tuple(sorted(found.dtypes)),
+        parts=len({group.path for group in rank.row_groups}),
+        bytes=sum(footer.bytes for footer in rank.footers),
+        ring_rows=rank.ring.num_rows,
+        dropped_frames=rank.dropped_frames,
+        parts_removed=end.parts_removed if end else 0,
+        lost=rank.lost,
+    )
+
+
+@dataclass
+class _Found:
+    """What one rank's row groups and ring hold, as they come by."""
+
+    rows: int = 0
+    frames: KeptBuilder = field(default_factory=KeptBuilder)
+    batches: KeptBuilder = field(default_factory=KeptBuilder)
+    dtypes: set[str] = field(default_factory=set)
+
+    def add_group(self, rank: RankTrace, group: RowGroup, *, contiguous: bool) -> None:
+        # A minimum and a maximum that stand side by side leave nothing between them to look for.
+        adjacent = group.last_batch - group.first_batch <= 1
+        open_questions = {"frame_number": not contiguous, "batch_number": not adjacent, "dtype": True}
+        table = rank.read(group, [name for name, is_open in open_questions.items() if is_open])
+        if contiguous:
+            self.frames.add_range(group.first_frame, group.last_frame)
+        if adjacent:
+            self.batches.add_range(group.first_batch, group.last_batch)
+        self.add_table(table)
+
+    def add_table(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        if "frame_number" in table.column_names:
+            self.frames.add_numbers(numbers(table, "frame_number"))
+        if "batch_number" in table.column_names:
+            self.batches.add_numbers(numbers(table, "batch_number"))
+        self.dtypes.update(pc.unique(table["dtype"]).drop_null().to_pylist())

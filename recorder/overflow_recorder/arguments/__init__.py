@@ -1,5 +1,0 @@
-"""Command-line and file arguments made from dataclasses' type hints."""
-
-from overflow_recorder.arguments.parser import DataclassArgumentParser, UnrecognizedArgumentsError
-
-__all__ = ["DataclassArgumentParser", "UnrecognizedArgumentsError"]

@@ -1,0 +1,129 @@
+"""The recorder's own behaviour as callbacks: printing, raising, warning, stopping."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from overflow_analyzer.render.report import render_batch, render_report
+from overflow_recorder.callbacks import RecorderCallback
+from overflow_recorder.errors import BatchLimitReached, NonFiniteError, NonFiniteWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overflow_analyzer.format.frames import Frame
+    from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
+    from overflow_recorder.trace_recorder import TraceRecorder
+
+_Method = TypeVar("_Method", bound="Callable[..., None]")
+
+
+def _never_raises(method: _Method) -> _Method:
+    """A fault of the recorder's own in one of its own callbacks: it switches itself off, and nothing is raised."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, recorder: TraceRecorder, event: Any) -> None:
+        try:
+            method(self, recorder, event)
+        except Exception as error:  # noqa: BLE001
+            recorder.switch_off(error)
+
+    return guarded  # type: ignore[return-value]  # the same signature, by functools.wraps
+
+
+class PrintReport(RecorderCallback):
+    """Print the standard report of the window to stdout when an inf/nan is detected."""
+
+    @_never_raises
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
+        """Print it between the blank lines that its readers know."""
+        _print_nonfinite_contexts(event.frame)
+        _print(f"\n{render_report(event.window, event.batch_number)}\n\n")
+
+
+class PrintFrames(RecorderCallback):
+    """Print each frame of the selected batches to stdout as it is measured."""
+
+    @_never_raises
+    def on_frame(self, recorder: TraceRecorder, event: FrameEvent) -> None:
+        """Print one frame, behind its batch's marker if it is the first."""
+        _print_nonfinite_contexts(event.frame)
+        _print(render_batch([event.frame]).removesuffix("\n"))
+
+
+class RaiseNonFinite(RecorderCallback):
+    """Stop the training when an inf/nan is detected: the trace is closed first.
+
+    Not where the module's forward has raised: that exception is already on its way.
+    """
+
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
+        """Close the recorder and raise.
+
+        Raises:
+            NonFiniteError: Always else.
+        """
+        if recorder.is_unwinding:
+            return
+        what = _sentence(event)
+        recorder.close(
+            how="detected", reason=what, batch_number=event.batch_number, frame_number=event.frame.frame_number
+        )
+        where = "" if recorder.path is None else f"; explained by: overflow-analyze {recorder.path}"
+        raise NonFiniteError(f"{what}; the report of the last {len(event.window)} frames is printed above{where}")
+
+
+class WarnNonFinite(RecorderCallback):
+    """Warn, once a module, when an inf/nan is detected; training goes on."""
+
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
+        """Warn."""
+        warnings.warn(_sentence(event), NonFiniteWarning, stacklevel=2)
+
+
+class StopAfterBatch(RecorderCallback):
+    """End the run when a batch has ended.
+
+    Args:
+        batch_number: The last batch, 0-based.
+    """
+
+    def __init__(self, batch_number: int) -> None:
+        self._batch_number = batch_number
+
+    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> None:
+        """Close the recorder and raise when the batch was reached.
+
+        Raises:
+            BatchLimitReached: It was.
+        """
+        if event.batch_number >= self._batch_number and not recorder.is_unwinding:
+            reason = f"batch {event.batch_number} has ended (abort_after_batch_num={self._batch_number})"
+            recorder.close(how="aborted", reason=reason, batch_number=event.batch_number)
+            raise BatchLimitReached(f"stopped as asked: {reason}")
+
+
+def _sentence(event: NonFiniteEvent) -> str:
+    entry, frame = event.entries[0], event.frame
+    counts = (("nan", entry.nan_count), ("inf", entry.posinf_count), ("-inf", entry.neginf_count))
+    found = ", ".join(f"{count} {name}" for name, count in counts if count)
+    module = f"{frame.module_name or 'the root module'} ({frame.module_class})"
+    where = f"{entry.context} of {module}, batch {event.batch_number}"
+    return f"inf/nan detected in {where}: {found} of {entry.numel} elements"
+
+
+def _print_nonfinite_contexts(frame: Frame) -> None:
+    for entry in frame.nonfinite_entries:
+        if entry.nan_count:
+            _print(f"{entry.context} has nans")
+        if entry.posinf_count or entry.neginf_count:
+            _print(f"{entry.context} has infs")
+
+
+def _print(text: str) -> None:
+    # A closed or broken stdout is no reason to stop a training.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, flush=True)  # noqa: T201  the report is the product

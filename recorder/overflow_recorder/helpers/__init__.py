@@ -1,0 +1,1 @@
+"""Training helpers: seeding, full determinism, leader-first, evaluation output, arguments from dataclasses."""

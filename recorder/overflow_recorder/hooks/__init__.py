@@ -1,0 +1,1 @@
+"""How is a module, a gradient, an optimizer step noticed?"""

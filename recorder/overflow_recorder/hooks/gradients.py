@@ -1,0 +1,195 @@
+"""Gradients and optimizer state, where asked for: by tensor hooks, which leave autograd's graph alone.
+
+Full backward hooks would do it in fewer lines, but they put nodes into the graph and so change the order in which
+gradients are summed: the run that is watched would not be the run that fails.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils.hooks import unserializable_hook
+
+from overflow_analyzer.format.columns import PHASES, ROLES
+from overflow_recorder.hooks.loss_scale import LossScale
+from overflow_recorder.recording.values import walk, walk_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import nn
+    from torch.utils.hooks import RemovableHandle
+
+    from overflow_recorder.hooks.modules import HookedModule
+    from overflow_recorder.recording.batches import Batch
+    from overflow_recorder.recording.session import Session
+
+
+_BACKWARD: Final = PHASES.index("backward")
+# Inside it, reading an attribute of a tensor's subclass runs none of that class's code.
+_own_attributes: Final = torch._C.DisableTorchFunctionSubclass
+_GRAD_INPUT, _GRAD_OUTPUT, _WEIGHT_GRAD, _OPTIMIZER_STATE, _VALUE = (
+    ROLES.index(role) for role in ("grad_input", "grad_output", "weight_grad", "optimizer_state", "value")
+)
+
+
+class _LeafHooks:
+    """Hooks on tensors that outlive a batch: each is put on once, and all are removed at the end."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[tuple[object, ...], tuple[weakref.ref[torch.Tensor], RemovableHandle]] = {}
+
+    def add(
+        self, tensor: torch.Tensor, key: tuple[object, ...], register: Callable[[torch.Tensor], RemovableHandle]
+    ) -> None:
+        """Put a hook on a tensor unless it has it.
+
+        Args:
+            tensor: A leaf.
+            key: Tells its hooks apart.
+            register: Puts the hook on.
+        """
+        key = (id(tensor), *key)
+        found = self._hooks.get(key)
+        # The weak reference guards against an id that was used again after its tensor died.
+        if found is None or found[0]() is not tensor:
+            self._hooks[key] = (weakref.ref(tensor), register(tensor))
+
+    def remove(self) -> None:
+        """Remove them all."""
+        for _, handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+
+    def forget_dead(self) -> None:
+        """Keep no record of tensors that are gone."""
+        self._hooks = {key: found for key, found in self._hooks.items() if found[0]() is not None}
+
+
+class Gradients:
+    """Hooks on tensors that a backward will reach.
+
+    Args:
+        model: Whose parameters.
+        roles: The recorder's; what is not among them costs nothing.
+        session: Whom to tell.
+    """
+
+    def __init__(self, model: nn.Module, roles: Sequence[str], session: Session) -> None:
+        self._model = model
+        self._session = session
+        self._inputs, self._outputs = "grad_input" in roles, "grad_output" in roles
+        self._weights, self._optimizer = "weight_grad" in roles, "optimizer_state" in roles
+        self._leaves = _LeafHooks()
+        self._loss_scale = LossScale()
+        self._scaled_batch: Batch | None = None
+
+    def attach(self) -> None:
+        """Put a hook on each parameter that will have a gradient and has none of ours; called where a batch begins."""
+        self._leaves.forget_dead()
+        if not self._weights:
+            return
+        for module_name, module, name, parameter in _owned_parameters(self._model):
+            if parameter.requires_grad and parameter.is_leaf and not is_lazy(parameter):
+                hook = self._after_accumulation(module_name, type(module).__name__, name)
+                self._leaves.add(parameter, ("accumulated",), _registering("register_post_accumulate_grad_hook", hook))
+
+    def detach(self) -> None:
+        """Remove the hooks on leaves; those on activations go with the graph and do nothing by then."""
+        self._leaves.remove()
+
+    def of_inputs(self, hooked: HookedModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Await the gradients of what a module is given: of the whole tensor, all its uses summed."""
+        if self._inputs:
+            self._await(hooked, _GRAD_INPUT, walk_inputs(args, kwargs))
+
+    def of_outputs(self, hooked: HookedModule, output: Any) -> None:
+        """Await the gradients of what a module has returned."""
+        if self._outputs:
+            self._await(hooked, _GRAD_OUTPUT, walk(output, "output"))
+
+    def of_batch(self, output: Any, batch: Batch) -> None:
+        """Learn when the backward of a batch begins: recomputed frames and gradients belong to that batch."""
+        if not torch.is_grad_enabled():
+            return
+        hook = self._backward_of(batch)
+        with _own_attributes():
+            for _, value in walk(output, "output"):
+                # On the node, not on the tensor: that may be saved or sent elsewhere, and nobody finds a hook on it.
+                if issubclass(type(value), torch.Tensor) and value.grad_fn is not None:
+                    value.grad_fn.register_prehook(hook)
+
+    def of_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Record the state of an optimizer after its step, a frame a parameter."""
+        if not self._optimizer:
+            return
+        for module_name, module, name, parameter in _owned_parameters(self._model):
+            state = optimizer.state.get(parameter)
+            if state:
+                named = [(f"{name}.{key}", value) for key, value in state.items()]
+                self._session.values(module_name, type(module).__name__, _OPTIMIZER_STATE, _BACKWARD, named)
+
+    def _await(self, hooked: HookedModule, role: int, values: Iterable[tuple[str, Any]]) -> None:
+        with _own_attributes():
+            for context, value in values:
+                if issubclass(type(value), torch.Tensor) and value.requires_grad:
+                    hook = self._arrived(hooked.name, hooked.class_name, role, f"grad_{context}")
+                    register = _registering("register_hook", hook)
+                    if value.is_leaf:
+                        self._leaves.add(value, (hooked.name, role, context), register)
+                    else:
+                        register(value)
+
+    def _arrived(self, module_name: str, module_class: str, role: int, context: str) -> Callable[[torch.Tensor], None]:
+        def hook(gradient: torch.Tensor) -> None:
+            self._record(module_name, module_class, role, context, gradient)
+
+        return hook
+
+    def _after_accumulation(self, module_name: str, module_class: str, name: str) -> Callable[[torch.Tensor], None]:
+        def hook(parameter: torch.Tensor) -> None:
+            self._record(module_name, module_class, _WEIGHT_GRAD, name, parameter.grad)
+
+        return hook
+
+    def _backward_of(self, batch: Batch) -> Callable[[tuple[torch.Tensor, ...]], None]:
+        session = self._session
+
+        def hook(gradients: tuple[torch.Tensor, ...]) -> None:  # noqa: ARG001  only when it comes matters
+            session.backward_starts(batch)
+
+        return hook
+
+    def _record(
+        self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
+    ) -> None:
+        session = self._session
+        try:
+            batch = session.batch_now()
+            if batch is not self._scaled_batch and session.wants(batch):
+                self._scaled_batch = batch
+                scale = self._loss_scale.current()
+                if scale is not None:
+                    session.values("", "GradScaler", _VALUE, _BACKWARD, [("loss_scale", scale)])
+        except Exception as error:  # noqa: BLE001  no fault of ours may reach autograd
+            session.fault(error)
+        session.values(module_name, module_class, role, _BACKWARD, [(context, gradient)])
+
+
+def _registering(method: str, hook: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], RemovableHandle]:
+    # Otherwise torch would warn when the tensor is saved: as it should, of a hook that means something to the user.
+    hook = unserializable_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return lambda tensor: getattr(tensor, method)(hook)
+
+
+def _owned_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Parameter]]:
+    """Yield (module name, module, parameter name, parameter), a shared parameter once."""
+    seen: set[int] = set()
+    for module_name, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield module_name, module, name, parameter

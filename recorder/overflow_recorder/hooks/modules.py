@@ -1,0 +1,231 @@
+"""Attaching to modules and letting go of them. Nothing else touches torch's hooks of modules."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch._C import _is_tracing
+from torch.compiler import is_compiling
+
+from overflow_recorder.faults import warn
+from overflow_recorder.hooks.fused_layers import FusedLayers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch.utils.hooks import RemovableHandle
+
+    from overflow_recorder.recording.session import Session
+
+
+# What a copied or pickled model has in place of a hook: a callable that does nothing and that every Python can load,
+# whether or not it has this package.
+_INERT: Final = functools.partial(sys.audit, "overflow_trace.hook_of_a_copied_model")
+_CALL: Final = nn.Module._call_impl.__code__
+
+
+class HookedModule:
+    """A module's name and class, bound when the hook is attached: a replica shares the hook, and so the name."""
+
+    __slots__ = ("class_name", "is_root", "name", "parameter_names", "ran")
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name = name.encode("utf-8", "backslashreplace").decode()  # a lone surrogate is no text in a trace
+        self.class_name = type(module).__name__
+        self.is_root = name == ""
+        self.parameter_names = tuple(key for key, value in module._parameters.items() if value is not None)
+        self.ran = False
+        """Whether a hook behind its forward has been called."""
+
+
+class _Hook:
+    __slots__ = ("hooked", "session")
+
+    def __init__(self, session: Session, hooked: HookedModule) -> None:
+        self.session = session
+        self.hooked = hooked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _INERT.__reduce__()  # type: ignore[return-value]  # partial's is declared as for any object
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., None]:
+        return _INERT
+
+    @property
+    def __name__(self) -> str:
+        # What torch.jit.script asks of every hook, which it would compile.
+        raise AttributeError("a recorded model cannot be scripted: close the recorder before torch.jit.script")
+
+
+class _BeforeForward(_Hook):
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        # In a compiled region this is traced to nothing: measuring there would change what the compiler fuses, and so
+        # the numbers. The graph, its breaks and its guards stay as they are without a recorder.
+        if is_compiling():
+            return
+        if _is_tracing():  # what measured here would become a part of torch.jit's graph
+            self.session.blind_spots.tell_of_tracing()
+            return
+        self.session.before_forward(self.hooked, module, args, kwargs)
+
+
+class _AfterForward(_Hook):
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        if is_compiling() or _is_tracing():
+            return
+        self.hooked.ran = True
+        self.session.after_forward(self.hooked, module, args, kwargs, output)
+
+
+class _BeforeEncoderLayer(_BeforeForward):
+    __slots__ = ("after", "hooks")
+
+    def __init__(self, hooks: ModuleHooks, session: Session, after: _AfterForward) -> None:
+        super().__init__(session, after.hooked)
+        self.hooks = hooks
+        self.after = after
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().__call__(module, args, kwargs)
+        if not is_compiling():
+            self.hooks.step_aside(module, args, kwargs, self.after)
+
+
+class ModuleHooks:
+    """The hooks on one model: attached together or not at all, and removed by whoever attached them.
+
+    Args:
+        model: The root.
+        session: Whom the hooks call.
+    """
+
+    def __init__(self, model: nn.Module, session: Session) -> None:
+        self._model = model
+        self._session = session
+        self._handles: list[RemovableHandle] = []
+        self._structure: list[Callable[[], nn.Module | None]] = []
+        self._parents: list[weakref.ref[nn.Module]] = []
+        self._fused = FusedLayers(lambda hook: isinstance(hook, _Hook))
+        self.hooked: dict[str, HookedModule] = {}
+        """By name, what has a hook or had one."""
+        self.scripted: set[str] = set()
+        """Names of the outermost ScriptModules."""
+        self.fused: set[str] = set()
+        """Names of the encoder layers of which a call ran as one fused kernel, or might have."""
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether any hook is on the model."""
+        return bool(self._handles)
+
+    def attach(self) -> None:
+        """Attach to every module that has no hook of ours yet; if one refuses, none keeps a hook."""
+        try:
+            self.attach_new()
+        except BaseException:
+            self.detach()
+            raise
+
+    def attach_new(self) -> bool:
+        """Attach to modules that were added since; called where a batch begins.
+
+        Returns:
+            Whether the model has changed since the last call.
+        """
+        self._fused.tidy()
+        if self._handles and self._is_unchanged():
+            return False
+        modules = list(self._model.named_modules())
+        self._parents = [weakref.ref(module) for _, module in modules if module._modules]
+        self._structure = [_reference(child) for child in self._children()]
+        for name, module in modules:
+            if not self._is_in_script(name) and not self._has_ours(module):
+                self._attach_one(HookedModule(name, module), module)
+        return True
+
+    def _children(self) -> Iterator[nn.Module | None]:
+        for parent in self._parents:
+            module = parent()
+            if module is not None:
+                yield from module._modules.values()
+
+    def _is_unchanged(self) -> bool:
+        # By identity, through weak references: a new module may have a dead one's address.
+        children = list(self._children())
+        return len(children) == len(self._structure) and all(
+            reference() is child for reference, child in zip(self._structure, children, strict=True)
+        )
+
+    def _has_ours(self, module: nn.Module) -> bool:
+        hooks = module._forward_hooks.values()
+        return any(type(hook) is _AfterForward and hook.session is self._session for hook in hooks)
+
+    def _attach_one(self, hooked: HookedModule, module: nn.Module) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            self.scripted.add(hooked.name)
+        after = _AfterForward(self._session, hooked)
+        before = _BeforeForward(self._session, hooked)
+        if isinstance(module, nn.TransformerEncoderLayer):
+            before = _BeforeEncoderLayer(self, self._session, after)
+        try:
+            self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+            # always_call: a forward that raises has left its module too, or later frames would be taken for its child.
+            self._handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
+        except RuntimeError:
+            if hooked.name not in self.scripted:
+                raise
+            _warn_of_script(hooked, "it is not recorded, nor are")
+            return
+        self.hooked[hooked.name] = hooked
+        if hooked.name in self.scripted:
+            _warn_of_script(hooked, "it is recorded from outside, but not")
+
+    def _is_in_script(self, name: str) -> bool:
+        """A ScriptModule runs without Python, and so do the modules inside it."""
+        return any(name == outer or name.startswith(f"{outer}." if outer else "") for outer in self.scripted)
+
+    def step_aside(
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], after: _AfterForward
+    ) -> None:
+        """An encoder layer is about to run: where it may run as one fused kernel, no hook of ours keeps it from it."""
+        try:
+            if self._fused.step_aside(layer, args, kwargs, after):
+                self.fused.add(after.hooked.name)
+        except Exception as error:  # noqa: BLE001  training goes on
+            self._session.fault(error)
+
+    def detach(self) -> None:
+        """Remove every hook; once is enough, twice does no harm."""
+        self._fused.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def _reference(child: nn.Module | None) -> Callable[[], nn.Module | None]:
+    return (lambda: None) if child is None else weakref.ref(child)
+
+
+def _warn_of_script(hooked: HookedModule, outcome: str) -> None:
+    name = f"module {hooked.name!r}" if hooked.name else "the model"
+    warn(f"{name} is a ScriptModule ({hooked.class_name}), which runs without Python: {outcome} the modules inside it")
+
+
+def calls_itself(module: nn.Module) -> bool:
+    """Whether a forward of this module, which starts just now, was called below another one of the same module."""
+    frame = sys._getframe()
+    calls = 0
+    while frame is not None:
+        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
+            calls += 1
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end, whatever mypy's stubs say
+    return calls > 1

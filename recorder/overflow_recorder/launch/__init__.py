@@ -1,0 +1,1 @@
+"""`overflow-record`: recording a script without changing it."""

@@ -1,0 +1,146 @@
+"""A script's run with the recorder on: from "no torch yet" to the last word on stderr."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from overflow_recorder.callbacks import RecorderCallback
+from overflow_recorder.errors import TraceExistsError
+from overflow_recorder.helpers.distributed import rank_and_world_size
+from overflow_recorder.launch.importing import call_after_import
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from overflow_recorder.callbacks import BatchEvent, CloseEvent
+    from overflow_recorder.launch.model_finding import ModelFinder
+    from overflow_recorder.recorder_arguments import RecorderArguments
+    from overflow_recorder.trace_recorder import TraceRecorder
+
+
+PROGRAM: Final = "overflow-record"
+_HOW_TO_CHOOSE: Final = "--model NAME (a class, or a variable of the script) records another one"
+
+
+def say(text: str) -> None:
+    """Write a line to stderr, if there is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)  # noqa: T201  it is a command's word
+
+
+class RecordedRun:
+    """Records the first model of this process that is called; what it has to say goes to stderr.
+
+    Args:
+        output: The trace's absolute path.
+        model: ``--model``, or None.
+        options: The recorder's.
+    """
+
+    def __init__(self, output: Path, model: str | None, options: RecorderArguments) -> None:
+        self._output = output
+        self._name = model
+        self._options = options
+        self._process = os.getpid()
+        self._finder: ModelFinder | None = None
+        self.recorder: TraceRecorder | None = None
+        """Once the model is known."""
+
+    def begin(self) -> None:
+        """Wait for the script to import torch and then to call a model."""
+        atexit.register(self._end)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_child_alone)
+        call_after_import("torch", self._watch)
+
+    def _watch(self) -> None:
+        from overflow_recorder.launch.model_finding import ModelFinder
+
+        if os.getpid() == self._process:
+            self._finder = ModelFinder(self._name, self._record, self._settled)
+            self._finder.arm()
+
+    def _leave_child_alone(self) -> None:
+        if self._finder is not None:
+            self._finder.disarm()
+
+    def _record(self, model: nn.Module, called: nn.Module) -> None:
+        from overflow_recorder.launch.model_finding import label
+        from overflow_recorder.trace_recorder import TraceRecorder
+
+        if any(_is_recorded(module) for module in model.modules()):
+            say(f"the script records {label(model)} itself, and is left alone")
+            return
+        callbacks = [] if called is model else [_BatchesByOptimizerStep()]
+        recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
+        try:
+            self.recorder = recorder.start()
+        except TraceExistsError as error:
+            say(f"nothing is recorded: {error}")
+            return
+        if recorder.is_attached and rank_and_world_size()[0] == 0:
+            why = "the first module called that has trainable parameters" if self._name is None else "as --model says"
+            say(f"recording {label(model)}, {why}, to {self._output}")
+
+    def _settled(self, others: list[str]) -> None:
+        if others and self._name is None and rank_and_world_size()[0] == 0:
+            say(f"not recorded, though called too: {', '.join(others)}; {_HOW_TO_CHOOSE}")
+
+    def _end(self) -> None:
+        if os.getpid() != self._process:
+            return
+        finder = self._finder
+        if finder is None:
+            say("nothing was recorded: the script did not import torch")
+        elif not finder.has_found:
+            say(f"nothing was recorded: {self._why_nothing(finder.others)}")
+        elif finder.is_armed:  # the model was called once
+            self._settled(finder.others)
+
+    def _why_nothing(self, called: list[str]) -> str:
+        if not called:
+            return (
+                "no module was called in this process, or only inside torch.compile (child processes are not recorded "
+                f"by their parent's {PROGRAM}; each can have its own: torchrun ... -m overflow_recorder train.py)"
+            )
+        what = "with trainable parameters" if self._name is None else f"that is or belongs to {self._name!r}"
+        return f"no module {what} was called; there were calls of {', '.join(called)}; {_HOW_TO_CHOOSE}"
+
+
+def _is_recorded(module: nn.Module) -> bool:
+    return any(type(hook).__module__ == "overflow_recorder.hooks.modules" for hook in module._forward_hooks.values())
+
+
+class _BatchesByOptimizerStep(RecorderCallback):
+    """For a model of which only parts are called: a batch ends with an optimizer step, unless the model is called."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._has_stepped = False
+
+    def on_batch_begin(self, recorder: TraceRecorder, event: BatchEvent) -> None:
+        """Listen to optimizers from the first batch on."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        if self._handle is None:
+            self._handle = register_optimizer_step_post_hook(lambda *_: self._step(recorder))
+
+    def _step(self, recorder: TraceRecorder) -> None:
+        self._has_stepped = True
+        recorder.step()
+
+    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> None:
+        """The model's own forward has returned before any step: then its calls are the batches."""
+        if not self._has_stepped:
+            self._handle.remove()
+
+    def on_close(self, recorder: TraceRecorder, event: CloseEvent) -> None:
+        """Let go of the optimizers."""
+        if self._handle is not None:
+            self._handle.remove()

@@ -1,0 +1,1 @@
+"""Figures of tensors in the host's memory, by numpy."""

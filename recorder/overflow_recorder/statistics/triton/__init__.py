@@ -1,0 +1,1 @@
+"""Figures of tensors on a CUDA or ROCm device, by Triton kernels."""

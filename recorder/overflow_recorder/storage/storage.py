@@ -1,0 +1,176 @@
+"""Where frames go: the window, and behind it one rank's directory with its writer; without a path the window alone."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.format.columns import RING_ROW
+from overflow_recorder.helpers.reproducibility import seeds_in_force
+from overflow_recorder.storage.directory import TraceDirectory
+from overflow_recorder.storage.name_dictionary import MOST_NAMES_BYTES
+from overflow_recorder.storage.window import Window
+from overflow_recorder.storage.writer import PartWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from overflow_analyzer.format.run_info import EndInfo, RunInfo
+    from overflow_recorder.recorder_arguments import RecorderArguments
+    from overflow_recorder.recording.frame_builder import PendingFrame
+
+
+# What a frame may wait for a slow disk: so long at once, and all frames together not more than that and a twentieth of
+# the run. After a wait in vain none waits until the disk has moved.
+_WAIT_SECONDS: Final = 0.25
+_WAIT_TOTAL_SECONDS: Final = 1.0
+_WAIT_SHARE: Final = 0.05
+_WINDOW_ROWS: Final = 4096
+_STAGING_ROWS: Final = 131_072
+"""Rows of a ring that stages whole batches: 32 MiB, so that a part has tens of thousands of rows."""
+_LEAST_ROWS: Final = 64
+_MOST_ROWS: Final = 1 << 20
+
+
+def ring_capacity(options: RecorderArguments, rows_per_frame: int, *, staging: bool) -> int:
+    """Return the ring's rows, fixed at the start.
+
+    Args:
+        options: The window's size and the bound on the disk, of which the ring takes at most a quarter.
+        rows_per_frame: The most rows of an ordinary frame of this model.
+        staging: Whether rows wait here to be sealed.
+    """
+    window = 2 * options.max_frames_to_save * rows_per_frame
+    rows = max(_WINDOW_ROWS, window + _STAGING_ROWS if staging else window)
+    if options.max_bytes is not None:
+        rows = min(rows, options.max_bytes // 4 // RING_ROW.itemsize)
+    return max(_LEAST_ROWS, min(rows, _MOST_ROWS))
+
+
+class Storage:
+    """Takes frames, loses none that was asked for, and never makes training wait for long.
+
+    Args:
+        path: The trace's directory; None keeps the window in memory and nothing else.
+        run: Who records.
+        options: The recorder's.
+        rows_per_frame: See ``ring_capacity``.
+        failed: Called when the disk refuses in the background.
+
+    Raises:
+        TraceExistsError: Something is at the path that may not be replaced.
+        OSError: The disk refuses.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        run: RunInfo,
+        options: RecorderArguments,
+        rows_per_frame: int,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._run = run
+        self.notes: tuple[str, ...] = ()
+        """What RunInfo says besides when the run has ended."""
+        self._directory: TraceDirectory | None = None
+        self._writer: PartWriter | None = None
+        self._disk_is_stuck_at = -1
+        self._started, self._waited = time.monotonic(), 0.0
+        selecting = bool(options.trace_batch_nums or options.every_n_batches)
+        capacity = ring_capacity(options, rows_per_frame, staging=selecting and path is not None)
+        if path is None:
+            self.window = Window(None, capacity, options.max_frames_to_save)
+            return
+        names = MOST_NAMES_BYTES if options.max_bytes is None else min(MOST_NAMES_BYTES, options.max_bytes // 4)
+        self._directory = TraceDirectory(
+            path, run.rank, run.world_size, max_bytes=options.max_bytes, overwrite=options.overwrite
+        )
+        try:
+            self._directory.write_run(run)
+            self.window = Window(self._directory.path, capacity, options.max_frames_to_save, max_names_bytes=names)
+        except BaseException:
+            self._directory.release()
+            raise
+        self._writer = PartWriter(self.window, self._directory, run, options.trace_batch_nums or (), failed)
+        self._writer.start()
+
+    def publish(self, frame: PendingFrame, *, urgent: bool = False) -> int | None:
+        """Put a measured frame into the window.
+
+        Args:
+            frame: It is in the trace if its batch is selected, or if it is in the window when the run ends.
+            urgent: Whether it is the one that a detection is about: it always finds room.
+
+        Returns:
+            Its number, or None where the disk is too slow for it: then it is counted as dropped.
+        """
+        writer = self._writer
+        kept = writer is not None and frame.batch.selected
+        number = self._append(frame, kept=kept, urgent=urgent)
+        if writer is None:
+            return number
+        if number is None and kept and self._wait_for_disk(writer):
+            number = self._append(frame, kept=kept, urgent=urgent)
+        if number is None:
+            self.window.drop_frame()
+        writer.notice()
+        return number
+
+    def _append(self, frame: PendingFrame, *, kept: bool, urgent: bool) -> int | None:
+        return self.window.append(frame.head, frame.entries, kept=kept, urgent=urgent)  # type: ignore[arg-type]
+
+    def _wait_for_disk(self, writer: PartWriter) -> bool:
+        released, now = self.window.released, time.monotonic()
+        allowed = _WAIT_TOTAL_SECONDS + _WAIT_SHARE * (now - self._started) - self._waited
+        if released == self._disk_is_stuck_at or allowed <= 0:
+            return False
+        moved = writer.wait_for_room(released, min(_WAIT_SECONDS, allowed))
+        self._waited += time.monotonic() - now
+        if not moved:
+            self._disk_is_stuck_at = released
+        return moved
+
+    def note_end(self, end: EndInfo) -> None:
+        """Say how the run ended where a full disk cannot prevent it."""
+        self.window.write_end(self._with_counts(end))
+
+    def _with_counts(self, end: EndInfo) -> EndInfo:
+        removed = 0 if self._directory is None else self._directory.parts_removed
+        return dataclasses.replace(end, frames_dropped=self.window.dropped_frames, parts_removed=removed)
+
+    def close(self, end: EndInfo) -> None:
+        """Seal the window and everything wanted, complete ``_run.json``, remove the ring, in this order.
+
+        Raises:
+            OSError: The disk refused; then the ring stays and has what is not sealed.
+        """
+        self.window.keep_window()
+        self.note_end(end)
+        directory, writer = self._directory, self._writer
+        if directory is None or writer is None:
+            self.window.close()
+            return
+        writer.stop()  # where that takes too long, the thread still needs all that is open
+        try:
+            writer.seal(self.window.published)
+            end, seeds = self._with_counts(end), seeds_in_force() or None
+            directory.write_run(dataclasses.replace(self._run, end=end, seeds=seeds, notes=self.notes))
+            directory.remove_ring()
+        finally:
+            self._let_go()
+
+    def abandon(self) -> None:
+        """Let go of everything and leave the files as they are: a forked child's copy, or a start that failed."""
+        if self._writer is not None:
+            self._writer.abandon()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.window.close()
+        if self._directory is not None:
+            self._directory.release()
