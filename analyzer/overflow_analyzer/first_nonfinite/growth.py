@@ -71,14 +71,20 @@ def growth_before(last: Frame, before: Iterable[Frame], limits: FloatFormat) -> 
     candidates = [one for at, frame in enumerate(frames) for one in _steps(frame, _roles(frames, at), limits)]
     kept: list[GrowthStep] = []
     for step in reversed(candidates):
+        if kept and (step.abs_max == kept[-1].abs_max or _is_dropouts_input(step, kept[-1])):
+            kept[-1] = step  # the same figure earlier: nearer to what made it
+            continue
         if kept and step.share > _GROWN * kept[-1].share:
-            if step.abs_max == kept[-1].abs_max:
-                kept[-1] = step  # the same figure earlier: nearer to what made it
             continue
         if len(kept) == _MOST_STEPS:
             break
         kept.append(step)
     return tuple(reversed(kept))
+
+
+def _is_dropouts_input(step: GrowthStep, output: GrowthStep) -> bool:
+    """Dropout only scales, by 1/(1-p): with p = 0.1 rounding alone would put its input below or above ``_GROWN``."""
+    return step.frame_number == output.frame_number and step.module_class.startswith("Dropout")
 
 
 def _roles(frames: Sequence[Frame], at: int) -> tuple[str, ...]:

@@ -69,6 +69,26 @@ def test_the_steps_grow_and_name_what_first_had_the_figure() -> None:
     assert steps[-1].share == pytest.approx(62700 / 65504)
 
 
+@pytest.mark.parametrize("kept_share", [0.899, 0.9, 0.901, 0.5])
+def test_the_input_and_output_of_a_dropout_are_one_step(kept_share: float) -> None:
+    # GIVEN Linear, Dropout, Linear: the Dropout multiplies by 1/(1-p), and its output is the next module's input
+    entered = 5000.0 * kept_share
+    before = [
+        frame(0, 0, "first", tensor("output", "output", abs_max=entered)),
+        frame(
+            1,
+            0,
+            "dropout",
+            tensor("input", "input[0]", abs_max=entered),
+            tensor("output", "output", abs_max=5000.0),
+            module_class="Dropout",
+        ),
+    ]
+    last = frame(2, 0, "second", tensor("input", "input[0]", abs_max=5000.0), bad("output", "output", inf=1))
+    # WHEN / THEN the one step is named where it was made, on either side of any threshold
+    assert [(step.module_name, step.abs_max) for step in growth_before(last, before, HALF)] == [("first", entered)]
+
+
 def test_bad_tensors_and_integers_are_no_steps() -> None:
     tokens = tensor("input", "ids", abs_max=30000.0, dtype="int64")
     before = [frame(0, 0, "embed", tokens, bad("output", "output", inf=1))]
