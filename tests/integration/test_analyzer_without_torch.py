@@ -24,6 +24,7 @@ CALLS: dict[str, tuple[list[object], int]] = {
     "batch": ([CLEAN, 1], 0),
     "info": ([CLEAN], 0),
     "top": ([CLEAN], 0),
+    "history": ([CLEAN, "*"], 0),
     "diff": ([CLEAN, CLEAN], 0),
     "compact": ([CLEAN, "-o", "compacted.parquet"], 0),
     "watch": ([CLEAN], 0),

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, str]] = {
     "batch": "One batch, whole, in the standard report's format.",
     "info": "What is in a trace: ranks, batches, gaps, sizes, how the run ended.",
     "top": "Modules by least headroom, fastest growth, most underflow.",
+    "history": "One tensor, or several, over batches, jumps marked.",
     "diff": "The first divergence of two runs, then the ranked rest.",
     "compact": "One Parquet file of a whole trace.",
     "watch": "Follow a living run: batches, headroom, alarms.",

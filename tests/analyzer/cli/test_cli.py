@@ -100,6 +100,7 @@ def test_every_command_runs_where_importing_torch_fails(name: str, tmp_path: Pat
     (broken / "torch.py").write_text("raise ImportError('torch was imported')\n")
     more: dict[str, list[object]] = {
         "batch": ["0"],
+        "history": ["*"],
         "diff": [trace],
         "compact": ["-o", tmp_path / "one.parquet"],
         "watch": ["--once"],

@@ -41,14 +41,15 @@ def name_of(trace: str, command: str, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("command", ["report", "info", "batch", "top"])
+@pytest.mark.parametrize("command", ["report", "info", "batch", "top", "history"])
 @pytest.mark.parametrize("trace", TRACES)
 def test_golden_output(trace: str, command: str, kind: str, tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     # GIVEN a trace
     TRACES[trace](tmp_path / "run.parquet")
 
     # WHEN a command is asked about it
-    ran = analyze(command, "run.parquet", *(["0"] if command == "batch" else []), "--format", kind)
+    more = {"batch": ["0"], "history": ["*"]}.get(command, [])
+    ran = analyze(command, "run.parquet", *more, "--format", kind)
 
     # THEN stdout holds the result alone, and it is the one that was reviewed
     assert ran.code == (command == "report" and trace != "clean")
