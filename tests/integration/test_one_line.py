@@ -14,7 +14,7 @@ from tests.integration.one_line_runs import Command, Ended, run_all
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
-FILES = re.findall(r"^```python file=(\S+)\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+FILES = re.findall(r'^```python title="(\S+)"\n(.*?)^```', PAGE, flags=re.MULTILINE | re.DOTALL)
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 LINES = re.findall(r"^\$ (.*\S) +# exit code (\d)$", PAGE, flags=re.MULTILINE)
 
