@@ -24,7 +24,7 @@ from tabulate import tabulate
 from benchmarks.first_nonfinite import FRAMES_A_BATCH, ROWS_A_FRAME, best, rows_of
 from overflow_analyzer import EndInfo, RunInfo
 from overflow_analyzer.format.columns import RUN_FILE
-from overflow_analyzer.format.parts import write_part
+from overflow_recorder.storage.sealing import encode_part, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,8 +82,7 @@ def make(path: Path, rows: int, change: Callable[[pa.Table, np.random.Generator]
         table = rows_of(start, BATCHES_A_GROUP * ROWS_A_BATCH, figures, inf_at=None).drop_columns(["rank"])
         groups.append(change(table, changes))
         if len(groups) == GROUPS_A_PART or start + BATCHES_A_GROUP * ROWS_A_BATCH >= rows:
-            frames = sum(group.num_rows for group in groups) // ROWS_A_FRAME
-            write_part(directory / f"part-{part:08}.parquet", groups, [RUN], frames)
+            write_whole(directory / f"part-{part:08}.parquet", encode_part(groups, RUN))
             groups, part = [], part + 1
 
 

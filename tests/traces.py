@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
 from overflow_analyzer.format.frames import Entry, Frame
-from overflow_analyzer.format.parts import write_part
+from overflow_analyzer.format.parts import open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo, RunInfo
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ def table_of(frames: Iterable[Frame]) -> pa.Table:
         for entry in one.entries
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def write_part(path: Path, tables: Sequence[pa.Table], runs: Iterable[RunInfo], frames: int) -> None:
+    """Write a sealed part with a row group for each table."""
+    with open_part_writer(path, tables[0].schema, part_metadata(runs, frames)) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
 
 
 def write_trace(path: Path, frames: Sequence[Frame], run: RunInfo = RUN, frames_per_part: int = 1000) -> Path:

@@ -23,10 +23,11 @@ class Ran(NamedTuple):
 
 def analyze(*arguments: object) -> Ran:
     """Run ``overflow-analyze`` in this process."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline=""), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
-    return Ran(code, out.getvalue(), err.getvalue())
+    out.seek(0)
+    return Ran(code, out.read(), err.getvalue())
 
 
 def analyze_process(*arguments: object, **environment: str) -> Ran:

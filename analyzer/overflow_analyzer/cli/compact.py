@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import click
 
-from overflow_analyzer.cli.options import TraceCommand, trace_argument
-from overflow_analyzer.cli.output import note, write
+from overflow_analyzer.cli.options import TraceCommand, output_options, trace_argument
+from overflow_analyzer.cli.output import note, open_output, say_done
 
 
 @click.command(cls=TraceCommand)
 @trace_argument()
-@click.option("-o", "--output", metavar="FILE", type=click.Path(), required=True, help="The file to write.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE if it is there.")
+@output_options("FILE", "The file to write; - is stdout.")
 def command(trace: str, output: str, overwrite: bool) -> int:
     """Write TRACE, all its ranks and parts, into one Parquet file that is a trace too.
 
@@ -27,11 +26,10 @@ def command(trace: str, output: str, overwrite: bool) -> int:
     from overflow_analyzer.trace.opening import open_trace
 
     opened = open_trace(trace)
-    done = compact_trace(
-        opened, output, overwrite=overwrite, progress=lambda tables, total: progress(tables, total, "compacting")
-    )
+    with open_output(output, overwrite=overwrite, reading=opened.path) as file:
+        done = compact_trace(opened, file, progress=lambda tables, total: progress(tables, total, "compacting"))
     for sentence in (*opened.lost, *(sentence for rank in opened.ranks for sentence in rank.lost)):
         note(f"not in {output}: {sentence}")
     sizes = (counted(done.ranks, "rank"), counted(done.frames, "frame"), counted(done.rows, "row"))
-    write(f"{done.path}: {', '.join(sizes)}, {done.bytes} bytes\n")
+    say_done(output, f"{', '.join(sizes)}, {done.bytes} bytes")
     return 0

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from overflow_analyzer.cli.output import note
+from overflow_analyzer.cli.output import forget_stdout, note
 from overflow_analyzer.errors import TraceError
 
 TRACEBACK_VARIABLE: Final = "OVERFLOW_ANALYZE_TRACEBACK"
@@ -29,6 +29,9 @@ def exit_code_for(error: BaseException) -> int:
         return _USAGE
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return _INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # the reader of stdout has gone: it has what it wanted
+        forget_stdout()
+        return 0
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else _UNREADABLE
     message, code = _explained(error)

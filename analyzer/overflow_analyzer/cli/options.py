@@ -35,6 +35,18 @@ def rank_option() -> Decorator:
     return click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Only this rank of a distributed run.")
 
 
+def output_options(metavar: str, text: str) -> Decorator:
+    """``-o`` and ``--overwrite``, for ``cli.output.open_output``."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        overwrite = click.option("--overwrite", is_flag=True, help="Replace a file that is there.")
+        return click.option("-o", "--output", metavar=metavar, type=click.Path(), required=True, help=text)(
+            overwrite(function)
+        )
+
+    return decorate
+
+
 def format_option() -> Decorator:
     """``--format text|json|markdown``; the parameter is called ``format``."""
     return click.option(

@@ -1,16 +1,17 @@
-"""Writing a result to stdout: nothing else goes there, and a reader that goes away is no error."""
+"""Where results go: stdout, which gets nothing else and whose reader may go away, or what ``-o`` names."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from overflow_analyzer.text.escape import escape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 def write(text: str | Iterable[str]) -> None:
@@ -29,7 +30,37 @@ def write(text: str | Iterable[str]) -> None:
         for piece in [text] if isinstance(text, str) else text:
             sys.stdout.write(piece)
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
+
+
+@contextlib.contextmanager
+def open_output(path: str, *, overwrite: bool, reading: Path) -> Iterator[IO[bytes]]:
+    """Open what ``-o`` names: ``-`` is stdout, everything else goes through ``convert.outputs.new_file``.
+
+    Args:
+        path: As it was given.
+        overwrite: Whether a regular file of that name may be replaced.
+        reading: The trace that is read.
+
+    Raises:
+        OutputError: The place is taken, lies in a trace, or cannot be written.
+    """
+    from pathlib import Path
+
+    from overflow_analyzer.convert.outputs import new_file
+
+    if path != "-":
+        with new_file(Path(path), overwrite=overwrite, reading=reading) as file:
+            yield file
+        return
+    sys.stdout.flush()
+    yield sys.stdout.buffer
+
+
+def say_done(path: str, text: str) -> None:
+    """Say on stdout what was written, unless the result itself went there."""
+    if path != "-":
+        write(f"{path}: {text}\n")
 
 
 def note(text: str) -> None:
@@ -46,10 +77,10 @@ def finish() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """Let what is still buffered, and whatever follows, go nowhere: the interpreter flushes once more at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +21,6 @@ from overflow_analyzer.format.run_info import EndInfo
 from overflow_analyzer.trace.gaps import KeptBuilder
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator
 
     from overflow_analyzer.format.run_info import RunInfo
@@ -36,7 +37,6 @@ ROWS_A_GROUP: Final = 1 << 18
 class Compacted:
     """What ``compact_trace`` wrote."""
 
-    path: Path
     ranks: int
     frames: int
     rows: int
@@ -45,7 +45,7 @@ class Compacted:
 
 def compact_trace(
     trace: Trace,
-    path: str | os.PathLike[str],
+    output: str | os.PathLike[str] | IO[bytes],
     *,
     overwrite: bool = False,
     rows_a_group: int = ROWS_A_GROUP,
@@ -55,7 +55,7 @@ def compact_trace(
 
     Args:
         trace: An open trace, of a killed or living run too: then it is what the run had left when it was opened.
-        path: The file's name. It is there only once it is whole.
+        output: The file's name, which is there only once the file is whole; or a stream, which stays open.
         overwrite: Whether a file of that name may be replaced.
         rows_a_group: About how many rows a row group takes. Groups are cut between frames and between ranks, so that
             the statistics of one prove its frames clean.
@@ -63,23 +63,34 @@ def compact_trace(
             it is.
 
     Raises:
-        OutputError: The name is taken, or the disk refuses; then no file of that name is left.
+        OutputError: The name is taken or lies in a trace, or the disk refuses; then no file of that name is left.
         DamagedTraceError: A row group cannot be read.
     """
-    where = Path(path)
     metadata = part_metadata([_run_to_keep(rank) for rank in trace.ranks], 0)
     del metadata[METADATA_PART_KEY]  # known at the end only
     rows = frames = 0
-    with new_file(where, overwrite=overwrite) as file, open_part_writer(file, SINGLE_FILE_SCHEMA, metadata) as writer:
-        for rank in trace.ranks:
-            seen = KeptBuilder()
-            for table in progress(_row_groups(rank, rows_a_group), _about(rank) // rows_a_group + 1):
-                writer.write_table(_with_rank(table, rank.rank), row_group_size=table.num_rows)
-                seen.add_numbers(numbers(table, "frame_number"))
-                rows += table.num_rows
-            frames += seen.count
-        writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
-    return Compacted(where, len(trace.ranks), frames, rows, where.stat().st_size)
+    with _opened(output, trace, overwrite=overwrite) as file:
+        sink = pa.PythonFile(file, "w")
+        with open_part_writer(sink, SINGLE_FILE_SCHEMA, metadata) as writer:
+            for rank in trace.ranks:
+                seen = KeptBuilder()
+                total = sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
+                for table in progress(_row_groups(rank, rows_a_group), total // rows_a_group + 1):
+                    writer.write_table(_with_rank(table, rank.rank), row_group_size=table.num_rows)
+                    seen.add_numbers(numbers(table, "frame_number"))
+                    rows += table.num_rows
+                frames += seen.count
+            writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
+        size = sink.tell()
+    return Compacted(len(trace.ranks), frames, rows, size)
+
+
+def _opened(
+    output: str | os.PathLike[str] | IO[bytes], trace: Trace, *, overwrite: bool
+) -> contextlib.AbstractContextManager[IO[bytes]]:
+    if isinstance(output, (str, os.PathLike)):
+        return new_file(Path(output), overwrite=overwrite, reading=trace.path)
+    return contextlib.nullcontext(output)
 
 
 def _run_to_keep(rank: RankTrace) -> RunInfo:
@@ -89,10 +100,6 @@ def _run_to_keep(rank: RankTrace) -> RunInfo:
         return run
     last = rank.ring["time_ns"][-1].as_py() if rank.ring.num_rows else run.started_ns
     return replace(run, end=EndInfo(how=rank.ended, time_ns=last, frames_dropped=rank.dropped_frames))
-
-
-def _about(rank: RankTrace) -> int:
-    return sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
 
 
 def _row_groups(rank: RankTrace, rows_a_group: int) -> Iterator[pa.Table]:

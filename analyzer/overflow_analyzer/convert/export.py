@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from overflow_analyzer.convert.outputs import new_file
 from overflow_analyzer.format.arrow_arrays import number_array
 from overflow_analyzer.format.columns import SINGLE_FILE_SCHEMA
 from overflow_analyzer.text.escape import escape
@@ -17,7 +16,6 @@ from overflow_analyzer.text.strict_json import to_json_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from overflow_analyzer.trace.opening import Trace
     from overflow_analyzer.trace.rank_trace import RankTrace
@@ -90,21 +88,3 @@ def json_lines(tables: Iterable[pa.Table]) -> Iterator[str]:
     """
     rows: Iterator[dict[str, Any]] = (row for table in tables for row in table.to_pylist())
     return map(to_json_line, rows)
-
-
-def save(pieces: Iterable[str], path: Path, *, overwrite: bool = False) -> int:
-    """Write pieces of text as UTF-8 into a file that has its name once it is whole.
-
-    Args:
-        pieces: The text.
-        path: The file's name.
-        overwrite: Whether a file of that name may be replaced.
-
-    Returns:
-        The size in bytes.
-
-    Raises:
-        OutputError: The name is taken, or the disk refuses.
-    """
-    with new_file(path, overwrite=overwrite) as file:
-        return sum(file.write(piece.encode()) for piece in pieces)

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_analyzer.convert.outputs import OutputError
+from overflow_analyzer.convert.outputs import OutputError, refuse_traces
 from overflow_analyzer.errors import TraceError
 from overflow_analyzer.format.columns import PHASES
 
@@ -48,7 +48,7 @@ def export_tensorboard(tables: Iterable[pa.Table], directory: Path) -> int:
 
     Raises:
         MissingExtraError: tensorboardX is not installed.
-        OutputError: The directory holds something already, or cannot be written.
+        OutputError: The directory holds something already, lies in a trace, or cannot be written.
     """
     writer_class = _summary_writer()
     _claim(directory)
@@ -104,6 +104,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _claim(directory: Path) -> None:
+    refuse_traces(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         taken = any(directory.iterdir())
@@ -125,8 +126,4 @@ def _scalars(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
 def _tag(row: dict[str, Any]) -> str:
     context = row["context"].replace("[", ".").replace("]", "")
     call = f"-call{row['call_index']}" if row["call_index"] else ""
-    return _cleaned(f"{row['module_name'] or row['module_class']}.{context}{call}")
-
-
-def _cleaned(name: str) -> str:
-    return _KEPT.sub("_", name)
+    return _KEPT.sub("_", f"{row['module_name'] or row['module_class']}.{context}{call}")

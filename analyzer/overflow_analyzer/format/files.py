@@ -1,13 +1,15 @@
-"""Opening what lies under a name in a trace: regular files of a sane size, never a pipe or a device that has no end."""
+"""Files of a trace: read only where they are regular and of a sane size, written whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -58,3 +60,59 @@ def read_regular(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return data
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, temporary: Path, *, replace: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name, flushed to the disk, when the block ends well: who sees the name sees all of it.
+
+    Args:
+        path: The name.
+        temporary: The name until then, in the same directory. It is gone at the end if the disk lets it be removed.
+        replace: Whether a file of that name is replaced.
+
+    Raises:
+        FileExistsError: A file has the name and is not to be replaced.
+        OSError: The disk refused; what had the name is untouched.
+    """
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            temporary.replace(path)
+        else:
+            _name_new(temporary, path)
+    except BaseException:
+        _remove(temporary)
+        raise
+    sync_directory(path.parent)
+
+
+def _name_new(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)  # unlike a rename, a link never replaces what came there in the meantime
+    except FileExistsError:
+        raise
+    except (OSError, AttributeError):  # a file system or platform without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.rename(path)
+    else:
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames in a directory durable; where the platform cannot, there is nothing to do."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -106,49 +105,6 @@ def open_part_writer(sink: Any, schema: pa.Schema, metadata: dict[bytes, bytes])
     columns = set(schema.names)
     encodings = {name: encoding for name, encoding in _WRITER_OPTIONS["column_encoding"].items() if name in columns}
     return pq.ParquetWriter(sink, schema.with_metadata(metadata), **{**_WRITER_OPTIONS, "column_encoding": encodings})
-
-
-def write_part(path: Path, tables: Sequence[pa.Table], runs: Iterable[RunInfo], frames: int) -> int:
-    """Seal a file: written under a temporary name, flushed to the disk, renamed; whoever sees the name sees all of it.
-
-    Args:
-        path: The name to seal.
-        tables: One a row group, none empty unless it is the only one; frames do not lie across two.
-        runs: RunInfo of each rank in the tables.
-        frames: Distinct frames in the tables.
-
-    Returns:
-        The size in bytes.
-
-    Raises:
-        OSError: The disk refused; no file of that name is left and the temporary one is removed where that is possible.
-    """
-    temporary = path.with_name(f"_{path.name}.tmp")
-    try:
-        with temporary.open("wb") as sink:
-            with open_part_writer(sink, tables[0].schema, part_metadata(runs, frames)) as writer:
-                for table in tables:
-                    writer.write_table(table, row_group_size=max(1, table.num_rows))
-            sink.flush()
-            os.fsync(sink.fileno())
-            size = sink.tell()
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_directory(path.parent)
-    return size
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames in a directory durable; where the platform cannot, there is nothing to do."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def read_footer(path: Path) -> Footer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from overflow_analyzer.format.patterns import regular_expression
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -18,7 +20,7 @@ class IgnorePatterns:
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._pattern = re.compile("|".join(_translate(one) for one in patterns) or r"(?!)", re.DOTALL)
+        self._pattern = re.compile("|".join(map(regular_expression, patterns)) or r"(?!)", re.DOTALL)
         self._answers: dict[tuple[str, str], bool] = {}
 
     def __call__(self, module_name: str, context: str) -> bool:
@@ -30,8 +32,3 @@ class IgnorePatterns:
             if len(self._answers) < 1 << 16:
                 self._answers[key] = found
         return found
-
-
-def _translate(pattern: str) -> str:
-    wild = {"*": ".*", "?": "."}
-    return f"(?:{''.join(wild.get(character) or re.escape(character) for character in pattern)})"

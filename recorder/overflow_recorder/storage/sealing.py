@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +10,8 @@ import pyarrow as pa
 
 from overflow_analyzer.format.column_arrays import numbers
 from overflow_analyzer.format.columns import METADATA_PART_KEY, SCHEMA
-from overflow_analyzer.format.parts import open_part_writer, part_metadata, sync_directory
+from overflow_analyzer.format.files import whole_file
+from overflow_analyzer.format.parts import open_part_writer, part_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,15 +48,5 @@ def write_whole(path: Path, data: bytes | pa.Buffer) -> None:
     Raises:
         OSError: The disk refused; what had the name is untouched, and the temporary file is gone if it can be removed.
     """
-    temporary = path.with_name(f"_{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_directory(path.parent)
+    with whole_file(path, path.with_name(f"_{path.name}.tmp")) as file:
+        file.write(data)

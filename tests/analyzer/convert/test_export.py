@@ -15,8 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overflow_analyzer.convert.export import csv_pieces, json_lines, ranked_tables, save
-from overflow_analyzer.convert.outputs import OutputError
+from overflow_analyzer.convert.export import csv_pieces, json_lines, ranked_tables
 from overflow_analyzer.convert.tensorboard import MissingExtraError, export_tensorboard
 from overflow_analyzer.format.columns import SINGLE_FILE_SCHEMA
 from overflow_analyzer.trace.opening import Trace, open_trace
@@ -25,7 +24,6 @@ from tests.analyzer.samples import HOSTILE, INF, NAN, two_batches, write_clean, 
 from tests.traces import RUN, frame, tensor, write_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SPECIAL = [INF, -INF, NAN, 5e-324, 1e300, 0.0, 0.1, 6.27e4]
@@ -122,16 +120,6 @@ def test_a_file_is_whole_and_not_replaced_unasked(kind: str, tmp_path: Path) -> 
     assert target.read_text() == analyze("export", path, "--to", kind, "-o", "-").out
     assert analyze("export", path, "--to", kind, "-o", target).code == 2
     assert analyze("export", path, "--to", kind, "-o", target, "--overwrite").code == 0
-
-
-def test_an_error_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
-    def pieces() -> Iterator[str]:
-        yield "a beginning"
-        raise OutputError("the end of it")
-
-    with pytest.raises(OutputError):
-        save(pieces(), tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
 
 
 def events(directory: Path) -> dict[str, dict[int, float]]:

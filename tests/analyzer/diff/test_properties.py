@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from overflow_analyzer.diff import Tolerance, diff_traces
 from overflow_analyzer.diff.stream import reading
 from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
-from overflow_analyzer.format.parts import write_part
 from overflow_analyzer.text.strict_json import to_plain
 from overflow_analyzer.trace.opening import Trace
 from overflow_analyzer.trace.rank_trace import RankTrace, open_rank
 from tests.analyzer.diffing import MODULES, changed, comparable, compare, mirrored, renumbered, scaled, training
-from tests.traces import RUN, table_of
+from tests.traces import RUN, table_of, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

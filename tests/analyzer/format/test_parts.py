@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,9 @@ from overflow_analyzer.errors import DamagedTraceError, NotATraceError, UnknownV
 from overflow_analyzer.format import parts
 from overflow_analyzer.format.columns import METADATA_PART_KEY, METADATA_RUNS_KEY, METADATA_VERSION_KEY, SCHEMA
 from overflow_analyzer.format.frames import frames_from_tables
-from overflow_analyzer.format.parts import part_metadata, read_footer, read_row_group, stream_row_group, write_part
+from overflow_analyzer.format.parts import part_metadata, read_footer, read_row_group, stream_row_group
 from tests.analyzer.samples import INF, two_batches
-from tests.traces import RUN, frame, table_of, tensor
+from tests.traces import RUN, frame, table_of, tensor, write_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,21 +72,6 @@ def test_the_statistics_prove_a_group_finite_or_do_not(changes: dict[str, Any], 
 def test_figures_that_are_huge_but_finite_are_finite(tmp_path: Path) -> None:
     part = seal(tmp_path / "a.parquet", frame(0, 0, "a", tensor("output", "output", 0, 1e300)))
     assert read_footer(part).row_groups[0].finite
-
-
-def test_a_part_that_was_not_sealed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN a disk that refuses to flush
-    def refuse(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-
-    # WHEN a part is sealed
-    with pytest.raises(OSError, match="No space left"):
-        seal(tmp_path / "part-00000000.parquet")
-
-    # THEN neither it nor a piece of it is there
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("columns", [None, ["frame_number"], ["module_name", "abs_max", "shape"]])

@@ -17,6 +17,7 @@ from overflow_analyzer.diff.align.wrappers import strip_wrappers
 from overflow_analyzer.diff.stream.reading import SET_ASIDE, SharedNames
 from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.column_arrays import numbers, plain
+from overflow_analyzer.format.patterns import regular_expression
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,8 +69,7 @@ class Plan:
         Raises:
             NotRecordedError: There is none.
         """
-        parts = re.split(r"([*?])", pattern)
-        expression = re.compile("".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in parts), re.DOTALL)
+        expression = re.compile(regular_expression(pattern), re.DOTALL)
         found = frozenset(
             code
             for codes in (self.codes_a, self.codes_b)

@@ -6,6 +6,8 @@ import itertools
 import re
 from dataclasses import dataclass
 
+from overflow_analyzer.format.patterns import regular_expression
+
 
 @dataclass(frozen=True)
 class Rename:
@@ -28,14 +30,13 @@ class Rename:
         a, equals, b = rule.partition("=")
         if not equals or "=" in b:
             raise ValueError(f"{rule!r} is not a rule: write A=B, as in 'encoder.*=model.encoder.*'")
-        if _wildcards(a) != _wildcards(b):
+        if re.findall(r"[*?]", a) != re.findall(r"[*?]", b):
             raise ValueError(f"{rule!r}: both sides need the same wildcards in the same order")
         return cls(a, b)
 
     def apply(self, name: str) -> str | None:
         """Return the name in B of a module called ``name`` in A; None where the rule is about others."""
-        pattern = "".join({"*": "(.*)", "?": "(.)"}.get(part, re.escape(part)) for part in re.split(r"([*?])", self.a))
-        found = re.fullmatch(pattern, name, re.DOTALL)
+        found = re.fullmatch(regular_expression(self.a), name, re.DOTALL)
         if found is None:
             return None
         literals = re.split(r"[*?]", self.b)
@@ -45,7 +46,3 @@ class Rename:
     def reversed(self) -> Rename:
         """Return the same rule for the runs the other way round."""
         return Rename(self.b, self.a)
-
-
-def _wildcards(pattern: str) -> list[str]:
-    return re.findall(r"[*?]", pattern)
