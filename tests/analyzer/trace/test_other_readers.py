@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
@@ -24,7 +28,6 @@ from tests.traces import RUN, frame, table_of, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from overflow_analyzer.format.frames import Frame
 
@@ -60,6 +63,14 @@ def _values(column: pd.Series[Any]) -> list[Any]:
     values: list[Any] = column.array.__arrow_array__().to_pylist()
     return values
 
+
+# The lines that the pages show, as "page: line".
+ROOT = Path(__file__).parents[3]
+SHOWN = [
+    f"{page}: {line}"
+    for page in ("README.md", "docs/trace-format.md")
+    for line in re.findall(r"`((?:pyarrow|pandas|polars|duckdb)\.[^`]+\))`", (ROOT / page).read_text(encoding="utf-8"))
+]
 
 READERS: dict[str, Callable[[Path], Rows]] = {
     "pyarrow.dataset": with_dataset,
@@ -153,6 +164,27 @@ def test_the_rank_is_a_column_to_those_who_know_directories(tmp_path: Path) -> N
         rows = f"read_parquet('{path}/*/*.parquet', hive_partitioning=true)"
         counted = connection.execute(f"SELECT rank, count(*) FROM {rows} GROUP BY rank ORDER BY rank")
         assert counted.fetchall() == [(0, 16), (1, 8)]
+
+
+def test_each_page_shows_a_line_for_each_tool() -> None:
+    shown = [re.split(r": |\.(?=\w+\()|\.dataset", line)[:2] for line in SHOWN]
+    tools = ["pyarrow", "pandas", "polars", "duckdb"]
+    assert shown == [[page, tool] for page in ("README.md", "docs/trace-format.md") for tool in tools]
+
+
+@pytest.mark.parametrize("shown", SHOWN)
+def test_the_lines_that_the_pages_show_read_every_rank(
+    shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN two ranks under the name that the pages use
+    path = write_trace(tmp_path / "run.parquet", two_batches())
+    write_trace(path, two_batches()[:3], replace(RUN, rank=1))
+    monkeypatch.chdir(tmp_path)
+    # WHEN the line runs
+    read = eval(shown.partition(": ")[2], {"pyarrow": pa, "pandas": pd, "polars": pl, "duckdb": duckdb})
+    # THEN it has the rows of both, each with its rank
+    ranks = read.to_arrow_table()["rank"] if isinstance(read, duckdb.DuckDBPyRelation) else read["rank"]
+    assert Counter(map(int, ranks.to_pylist() if isinstance(ranks, pa.ChunkedArray) else ranks)) == {0: 16, 1: 8}
 
 
 @pytest.mark.parametrize("write", ["polars", "pandas", "duckdb"])
