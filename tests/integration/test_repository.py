@@ -162,3 +162,59 @@ def test_no_machine_stands_in_a_fixture() -> None:
     for name in described:
         assert re.search(r'"hostname": "(host|localhost)"', text_of(name)), name
         assert '"command": ["make.py"]' in text_of(name), name
+
+
+# CONTRIBUTING.
+
+PACKAGES = ("analyzer/overflow_analyzer", "recorder/overflow_recorder")
+FOLDERS = re.findall(r"^\| `(\w+)/` \|", text_of("CONTRIBUTING.md"), re.MULTILINE)
+MADE_BY_A_FIXTURE = {"make.py", "trace.parquet"}
+
+
+def test_every_path_and_module_in_contributing_exists() -> None:
+    # GIVEN the words in code spans that name a folder, a file or a module, placeholders aside
+    words = {word for span in re.findall(r"`([^`\n]+)`", text_of("CONTRIBUTING.md")) for word in span.split()}
+    named = {
+        word for word in words if re.fullmatch(r"[\w/]*\w[/.][\w./]*", word) and not re.search("NAME|WHAT|__", word)
+    }
+    assert len(named) > 40
+    # THEN each is there, from the root or from inside a package
+    roots = [ROOT, *(ROOT / package for package in PACKAGES), ROOT / PACKAGES[0] / "diff"]
+    missing = [name for name in named - MADE_BY_A_FIXTURE if not any(is_there(root, name) for root in roots)]
+    assert sorted(missing) == []
+
+
+def is_there(root: Path, name: str) -> bool:
+    """Whether a path exists, or a dotted name is a module or a name in one."""
+    module = root / name.replace(".", "/")
+    return any(path.exists() for path in (root / name, module.with_suffix(".py"), module.parent.with_suffix(".py")))
+
+
+def test_every_folder_is_in_contributing() -> None:
+    folders = [path.parent.name for package in PACKAGES for path in (ROOT / package).glob("*/__init__.py")]
+    assert sorted(folders) == sorted(FOLDERS)
+
+
+def test_a_folder_of_the_analyzer_imports_only_from_folders_above_it() -> None:
+    # GIVEN the analyzer's folders in the order of CONTRIBUTING's table, `cli` last
+    folders = FOLDERS[: FOLDERS.index("cli") + 1]
+    for at, folder in enumerate(folders):
+        # THEN what each imports, types included, stands above it
+        assert imported_by(f"analyzer/overflow_analyzer/{folder}/") <= {*folders[: at + 1], "errors"}, folder
+
+
+def imported_by(place: str) -> set[str]:
+    """The folders and modules of the analyzer that the files under a path import."""
+    importing = re.compile(r"^\s*(?:import|from) overflow_analyzer\.(\w+)", re.MULTILINE)
+    found = [name for name in files() if name.startswith(place) and name.endswith(".py")]
+    assert found
+    return {module for name in found for module in importing.findall(text_of(name))}
+
+
+def test_the_recorder_imports_little_of_the_analyzer() -> None:
+    importing = re.compile(r"^\s*(?:import|from) overflow_analyzer\b(?:\.(\w+(?:\.\w+)?))?", re.MULTILINE)
+    modules = {
+        module for name in files() if name.startswith("recorder/") for module in importing.findall(text_of(name))
+    }
+    allowed = {"trace.opening", "render.report", "errors"}
+    assert sorted(module for module in modules - allowed if not module.startswith("format.")) == []
