@@ -71,8 +71,12 @@ def some_frames(start: int, count: int) -> list[Frame]:
     ]
 
 
+ORIGINALS = ("parts", "killed", "ring", "one.parquet")
+"""The traces that are damaged: parts, parts and a ring, a ring alone, one compacted file."""
+
+
 def write_originals(directory: Path) -> list[Path]:
-    """Write the traces that are damaged: parts, parts and a ring, a ring alone, one compacted file."""
+    """Write the traces that are damaged."""
     parts = write_trace(directory / "parts", some_frames(0, 24), replace(RUN, world_size=2), frames_per_part=6)
     write_trace(
         parts, some_frames(0, 8), replace(RUN, rank=1, world_size=2, seeds={"seed": 3, "environment": {"A": "b"}})
@@ -82,7 +86,7 @@ def write_originals(directory: Path) -> list[Path]:
     ring = write_trace(directory / "ring", [], replace(RUN, end=None))
     Ring(16, 3).append(some_frames(0, 16)).save(ring / "rank=0")
     compact_trace(open_trace(parts), directory / "one.parquet", rows_a_group=20)
-    return [parts, killed, ring, directory / "one.parquet"]
+    return [directory / name for name in ORIGINALS]
 
 
 @dataclass

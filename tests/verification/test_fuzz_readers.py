@@ -59,3 +59,25 @@ def test_a_command_that_fails_is_complained_about(tmp_path: Path, monkeypatch: p
 
     # THEN the fuzzer would notice
     assert "ZeroDivisionError" in (complaint(("info", "{trace}"), tmp_path, tmp_path) or "")
+
+
+def test_a_trace_that_ends_its_process_is_complained_about_with_its_seed(tmp_path: Path) -> None:
+    # GIVEN readers that abort at one trace
+    script = """if True:
+        import os, sys
+        from tests.verification import fuzz_readers
+        from tests.verification.fuzzing import Forger
+        def forge(forger, originals, destination, forge=Forger.forge):
+            if forger.seed == 12:
+                os.abort()
+            return forge(forger, originals, destination)
+        Forger.forge = forge
+        fuzz_readers.complaint = lambda *_: None
+        sys.exit(fuzz_readers.main())
+    """
+    arguments = ["--seed", "10", "--traces", "5", "--keep", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+
+    # THEN that is one complaint, and the traces behind it are tried too
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, "seed 12: died of SIGABRT"), done.stderr
+    assert "5 traces from seed 10, 1 complaints" in done.stdout

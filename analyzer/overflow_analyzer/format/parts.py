@@ -22,6 +22,7 @@ from overflow_analyzer.format.columns import (
     SCHEMA,
 )
 from overflow_analyzer.format.files import open_arrow
+from overflow_analyzer.format.footer_bounds import Bounds, Leaf, read_bounds
 from overflow_analyzer.format.run_info import RunInfo, check_format_version
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _MOST_BYTES: Final = 1 << 32
 _ROWS_STREAMED: Final = 1 << 15
 _STREAM_BUFFER: Final = 1 << 16
 _VERSION_DIGITS: Final = 18
+_UNBOUNDED: Final = (-(2**63), 2**63 - 1)
+_FOOTER_TAIL: Final = 8  # bytes at the end of a file: the footer's length and PAR1
 
 _DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
 _NAMES: Final = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
@@ -123,15 +126,14 @@ def read_footer(path: Path) -> Footer:
             metadata = _metadata(source, state)
             schema = metadata.schema.to_arrow_schema()
             keys = metadata.metadata or {}
-            described = _described(metadata.schema)
-            row_groups = tuple(_row_group(path, metadata, index, described) for index in range(metadata.num_row_groups))
+            bounds = read_bounds(_footer_bytes(source, size), _leaves(metadata.schema, schema), metadata.num_row_groups)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
     if METADATA_VERSION_KEY in keys:
         check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
     _check_columns(schema, path)
-    for group in row_groups:
-        _check_size(group, metadata.row_group(group.index).total_byte_size)
+    ranks = _UNBOUNDED if RANK_FIELD.name in schema.names else (None, None)
+    row_groups = tuple(_row_group(path, metadata, index, some, ranks) for index, some in enumerate(bounds))
     return Footer(path, size, metadata.num_rows, _frames(keys), _runs(keys, path), row_groups)
 
 
@@ -265,39 +267,46 @@ def _check_columns(schema: pa.Schema, path: Path) -> None:
         raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(missing[:3])}")
 
 
-def _check_size(group: RowGroup, total_bytes: int) -> None:
-    """A few bytes can claim to be any number of equal rows; whoever reads a row group has it in memory."""
-    if group.rows > _MOST_ROWS or total_bytes > _MOST_BYTES:
+def _footer_bytes(source: pa.NativeFile, size: int) -> bytes:
+    """Return the bytes of a footer that Arrow could parse: they stand before their length and four letters."""
+    source.seek(size - _FOOTER_TAIL)
+    length = int.from_bytes(source.read(4), "little")
+    source.seek(size - _FOOTER_TAIL - length)
+    found: bytes = source.read(length)
+    return found
+
+
+def _leaves(columns: pq.ParquetSchema, schema: pa.Schema) -> tuple[Leaf, ...]:
+    """Return the file's columns, and of which the bounds describe a row group."""
+    wanted = ("frame_number", "batch_number", "rank", *COUNT_COLUMNS)
+    fields = (schema.field(name) for name in wanted if schema.get_field_index(name) >= 0)
+    sizes = {field.name: field.type.bit_width // 8 for field in fields if pa.types.is_signed_integer(field.type)}
+    leaves = map(columns.column, range(len(columns)))
+    return tuple(
+        Leaf(leaf.path, sizes.get(leaf.path, 0), (leaf.max_repetition_level + 1, leaf.max_definition_level + 1))
+        for leaf in leaves
+    )
+
+
+def _row_group(
+    path: Path, metadata: pq.FileMetaData, index: int, bounds: dict[str, Bounds], ranks: tuple[int | None, int | None]
+) -> RowGroup:
+    """Describe a row group.
+
+    A few bytes can claim to be any number of equal rows, and whoever reads a row group has it in memory.
+    """
+    group = metadata.row_group(index)  # of it only numbers are asked: what else it has may end the process
+    rows, size = group.num_rows, group.total_byte_size
+    if rows > _MOST_ROWS or size > _MOST_BYTES:
         raise DamagedTraceError(
-            f"{group.path}: row group {group.index} has {group.rows} rows ({total_bytes} bytes), more than a reader "
+            f"{path}: row group {index} has {rows} rows ({size} bytes), more than a reader "
             f"should hold in memory ({_MOST_ROWS} rows, {_MOST_BYTES} bytes)"
         )
-
-
-def _described(schema: pq.ParquetSchema) -> dict[str, int]:
-    """Return the columns whose statistics describe a row group, and their positions."""
-    paths = {schema.column(position).path: position for position in range(len(schema))}
-    return {name: paths[name] for name in ("frame_number", "batch_number", "rank", *COUNT_COLUMNS) if name in paths}
-
-
-def _row_group(path: Path, metadata: pq.FileMetaData, index: int, described: dict[str, int]) -> RowGroup:
-    group = metadata.row_group(index)
-    statistics = {}
-    for name, position in described.items():
-        found = group.column(position).statistics
-        if found is not None and found.has_min_max:
-            bounds = (found.min, found.max)
-            if all(type(bound) is int for bound in bounds):  # those of another type prove nothing
-                statistics[name] = bounds
-    unbounded = (-(2**63), 2**63 - 1)
-    frames, batches = statistics.get("frame_number", unbounded), statistics.get("batch_number", unbounded)
-    ranks = statistics.get("rank", (None, None))
-    return RowGroup(path, index, group.num_rows, *frames, *batches, *ranks, finite=_proves_finite(statistics))
-
-
-def _proves_finite(statistics: dict[str, tuple[Any, Any]]) -> bool:
-    """Statistics leave out nulls: a null count is a tensor whose values nobody had, which proves nothing either way."""
-    return all(name in statistics and statistics[name][1] == 0 for name in COUNT_COLUMNS)
+    frames, batches = bounds.get("frame_number", _UNBOUNDED), bounds.get("batch_number", _UNBOUNDED)
+    ranks = bounds.get("rank", ranks)
+    # Statistics leave out nulls: a null count is a tensor whose values nobody had, which proves nothing either way.
+    finite = all(name in bounds and bounds[name][1] == 0 for name in COUNT_COLUMNS)
+    return RowGroup(path, index, rows, *frames, *batches, *ranks, finite=finite)
 
 
 def _first_line(error: BaseException) -> str:

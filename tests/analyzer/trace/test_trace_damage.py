@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from overflow_analyzer.convert.compact import compact_trace
 from overflow_analyzer.errors import (
     DamagedTraceError,
     EmptyTraceError,
@@ -24,9 +27,9 @@ from overflow_analyzer.format.run_info import EndInfo
 from overflow_analyzer.trace.opening import open_trace
 from tests.analyzer.samples import two_batches, write_ranks
 from tests.traces import RUN, frame, tensor, write_trace
+from tests.verification.fuzzing import COMMANDS
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -197,3 +200,37 @@ def test_an_unreadable_row_group_is_an_error_of_ours(tmp_path: Path) -> None:
     # THEN reading it names the file
     with pytest.raises(DamagedTraceError, match=r"part-00000000\.parquet: row group 0 cannot be read"):
         list(open_trace(path).ranks[0].frames())
+
+
+LEVEL_HISTOGRAM = Path(__file__).parents[1] / "damaged" / "level-histogram.parquet"
+"""One damaged length in the footer's size statistics: Arrow's accessors end the process over it."""
+
+
+def test_no_footer_ends_the_process() -> None:
+    # GIVEN that file WHEN every command is asked about it, in a process that may die
+    script = f"""if True:
+        from tests.verification.fuzzing import COMMANDS
+        from overflow_analyzer.cli import main
+        trace = {str(LEVEL_HISTOGRAM)!r}
+        print([main([part.format(trace=trace, out="/nonexistent") for part in command]) for command in COMMANDS])
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    # THEN each refuses it in one line
+    assert (done.returncode, done.stdout) == (0, f"{[3] * len(COMMANDS)}\n"), done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(COMMANDS)
+    assert all(line.startswith(f"overflow-analyze: {LEVEL_HISTOGRAM}: ") for line in lines)
+
+
+def test_a_file_of_several_ranks_without_statistics_keeps_them_apart(tmp_path: Path) -> None:
+    # GIVEN a compacted file of two ranks that another tool wrote again, without statistics
+    compact_trace(open_trace(write_ranks(tmp_path / "ranks.parquet")), tmp_path / "one.parquet")
+    expected = [[one.frame_number for one in rank.frames()] for rank in open_trace(tmp_path / "one.parquet").ranks]
+    table = pq.read_table(tmp_path / "one.parquet")
+    pq.write_table(table, tmp_path / "again.parquet", write_statistics=False)
+
+    # THEN each rank has its own frames and no others
+    ranks = open_trace(tmp_path / "again.parquet").ranks
+    assert len(ranks) > 1
+    assert [[one.frame_number for one in rank.frames()] for rank in ranks] == expected
