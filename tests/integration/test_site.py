@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,20 +18,40 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ["format", "trace", "first_nonfinite", "headroom", "diff", "convert"]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Path of each page of the built site -> its HTML."""
-    directory = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(directory)],
-        cwd=ROOT,
+def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site as .ci/run does; with --quiet, --strict would not count the warnings that it refuses."""
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=source,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Path of each page of the built site -> its HTML."""
+    directory = tmp_path_factory.mktemp("site")
+    done = build(ROOT, directory)
     assert done.returncode == 0, done.stdout + done.stderr
     return {str(path.relative_to(directory)): path.read_text(encoding="utf-8") for path in directory.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_a_link_to_a_heading_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    # GIVEN the pages, and in one of them a link to a heading that another one lacks
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for package in ("recorder", "analyzer"):
+        (tmp_path / package).symlink_to(ROOT / package)
+    with (tmp_path / "docs" / "index.md").open("a", encoding="utf-8") as page:
+        page.write("\n[nowhere](causes.md#no-such-cause)\n")
+    # WHEN / THEN
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert "does not contain an anchor '#no-such-cause'" in done.stderr
 
 
 @pytest.mark.slow
