@@ -74,12 +74,14 @@ class RankAnalysis:
 
     def __post_init__(self) -> None:
         self.growth = Growth(self.rank_a)
-        self.first = FirstOfRank(self.rank_a, self.names.modules, self.names.roles, self.names.contexts)
         self._last_frame: int | None = None
         self._checker = ToleranceChecker(self.tolerance, self.names.dtypes, self.names.roles)
 
     def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
         """Read both streams to their end."""
+        names = self.names
+        recorded = recorded_a.roles & recorded_b.roles
+        self.first = FirstOfRank(self.rank_a, names.modules, names.roles, names.contexts, recorded)
         for region in regions(a, b):
             self._add(region, recorded_a, recorded_b)
 

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.collect.ranking import PairedRow
+from overflow_analyzer.diff.stream.block import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from overflow_analyzer.diff.align.vocabulary import Vocabulary
     from overflow_analyzer.diff.collect.coverage import Unmatched
@@ -32,7 +33,10 @@ _KIND_OF_ROLE: Final = {
     "value": _INPUT,
 }
 _STATE_ROLES: Final = ("weight", "buffer")
+_GRADIENT_ROLES: Final = ("grad_input", "weight_grad")
+_OPERAND_KINDS: Final = (_WEIGHT, _INPUT)
 _STRUCTURE_REASON: Final = 0
+_NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,14 @@ class Found:
     nonfinite: bool
     before: Before
     coarseness: float
+    batch_before: int | None = None
+    """The last batch before it in which weights or buffers of its module were compared."""
+    step: int = 0
+    """Optimizer steps before it, in the run that had taken more."""
+    operands_exact: bool = True
+    """Whether the inputs, weights and buffers of its frame are equal bit for bit."""
+    operands_unseen: tuple[int, ...] = ()
+    """Roles of what its frame computes from, as far as their figures were not compared."""
 
     @property
     def row(self) -> dict[str, Any]:
@@ -89,35 +101,44 @@ class FirstOfRank:
         rank: Of A.
         modules, roles, contexts: The names behind the columns, to break ties in a way that does not depend on which
             trace is called A.
+        recorded: Roles that both runs recorded.
     """
 
-    def __init__(self, rank: int, modules: Vocabulary, roles: Vocabulary, contexts: Vocabulary) -> None:
+    def __init__(
+        self, rank: int, modules: Vocabulary, roles: Vocabulary, contexts: Vocabulary, recorded: frozenset[int]
+    ) -> None:
         self._rank = rank
+        self._recorded = recorded
         self._names = {"module": modules, "role": roles, "context": contexts}
         self._state_roles = [roles.code(role) for role in _STATE_ROLES]
         self.first: Found | None = None
         self.first_nonfinite: Found | None = None
         self._before = Before()
+        self._last_batches = np.full(len(modules.names), _NEVER)
+        """By the code of a module: the last batch in which weights or buffers of it were compared."""
 
     def look(
         self, a: Block, b: Block, differences: Differences, alone: Iterable[tuple[Side, Unmatched]], coarseness: float
     ) -> None:
         """Look at one region's pairs, in order, and at its rows without a counterpart."""
         if self.first is None:
-            found = [self._in_pairs(a, b, differences, differences.beyond, coarseness)]
+            found = [self._in_pairs(a, b, differences, differences.beyond, coarseness=coarseness, kind=self._kind)]
             found += [
                 self._among(side, rows, a=a, b=b, differences=differences, coarseness=coarseness)
                 for side, rows in alone
             ]
             self.first = min((one for one in found if one is not None), key=lambda one: one.order, default=None)
         if self.first_nonfinite is None:
-            self.first_nonfinite = self._in_pairs(a, b, differences, differences.nonfinite, coarseness)
+            self.first_nonfinite = self._in_pairs(
+                a, b, differences, differences.nonfinite, coarseness=coarseness, kind=self._kind_of_difference
+            )
             self._before = self._up_to(a, differences, len(a))
+            states = np.flatnonzero(self._is_state(a["role"]))
+            self._last_batches[a["module"][states]] = a["batch"][states]  # of several, the last stays
 
     def _up_to(self, a: Block, differences: Differences, row: int) -> Before:
         """Return what had been compared before a row of the region."""
-        roles = a["role"][:row]
-        is_state = (roles == self._state_roles[0]) | (roles == self._state_roles[1])
+        is_state = self._is_state(a["role"][:row])
         before = self._before
         differing = differences.rows[differences.rows < row] if before.weights_exact else differences.rows[:0]
         return Before(
@@ -127,8 +148,19 @@ class FirstOfRank:
             weights_exact=before.weights_exact and not is_state[differing].any(),
         )
 
+    def _is_state(self, roles: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = (roles == self._state_roles[0]) | (roles == self._state_roles[1])
+        return found
+
     def _in_pairs(
-        self, a: Block, b: Block, differences: Differences, which: npt.NDArray[np.bool_], coarseness: float
+        self,
+        a: Block,
+        b: Block,
+        differences: Differences,
+        which: npt.NDArray[np.bool_],
+        *,
+        coarseness: float,
+        kind: Callable[[Block, Differences, int], int],
     ) -> Found | None:
         candidates = np.flatnonzero(which)
         if not len(candidates):
@@ -137,10 +169,12 @@ class FirstOfRank:
         first = rows[0]
         # A frame is judged as a whole: what explains it may stand after what was met first.
         in_frame = candidates[(a["frame"][rows] == a["frame"][first]) & (a["batch"][rows] == a["batch"][first])]
-        kinds = [self._kind(a, differences, at) for at in in_frame.tolist()]
+        kinds = [kind(a, differences, at) for at in in_frame.tolist()]
         at = int(in_frame[int(np.argmin(kinds))])
-        frame_start = int(np.argmax((a["frame"] == a["frame"][first]) & (a["batch"] == a["batch"][first])))
+        frame = np.flatnonzero((a["frame"] == a["frame"][first]) & (a["batch"] == a["batch"][first]))
+        frame_start = int(frame[0])
         row = PairedRow.of(self._rank, a, b, differences, at)
+        operands = frame[[self._kind_of_role(a, at) in _OPERAND_KINDS for at in frame.tolist()]]
         return Found(
             rank=self._rank,
             order=self._order(row.a["batch"], row.a["in_batch"] + row.b["in_batch"], min(kinds), row.a),
@@ -153,13 +187,36 @@ class FirstOfRank:
             nonfinite=bool(differences.nonfinite[at]),
             before=self._up_to(a, differences, frame_start),
             coarseness=coarseness,
+            batch_before=self._last_batch_before(a, frame_start),
+            step=max(row.a["step"], row.b["step"]),
+            operands_exact=not np.isin(operands, differences.rows).any(),
+            operands_unseen=self._unseen(a, b, operands, row),
         )
 
     def _kind(self, a: Block, differences: Differences, at: int) -> int:
-        if differences.reshaped[at]:
-            return _STRUCTURE
-        role = self._names["role"].names[int(a["role"][differences.rows[at]])]
-        return _KIND_OF_ROLE.get(role, _MODULE)
+        return _STRUCTURE if differences.reshaped[at] else self._kind_of_difference(a, differences, at)
+
+    def _kind_of_difference(self, a: Block, differences: Differences, at: int) -> int:
+        return self._kind_of_role(a, int(differences.rows[at]))
+
+    def _kind_of_role(self, a: Block, row: int) -> int:
+        return _KIND_OF_ROLE.get(self._names["role"].names[int(a["role"][row])], _MODULE)
+
+    def _last_batch_before(self, a: Block, row: int) -> int | None:
+        """Return the last batch before a row's in which weights or buffers of its module were compared."""
+        module, batch = int(a["module"][row]), int(a["batch"][row])
+        earlier = (a["module"][:row] == module) & (a["batch"][:row] < batch) & self._is_state(a["role"][:row])
+        last = int(a["batch"][:row][earlier][-1] if earlier.any() else self._last_batches[module])
+        return None if last in (_NEVER, batch) else last
+
+    def _unseen(self, a: Block, b: Block, operands: npt.NDArray[np.int64], found: PairedRow) -> tuple[int, ...]:
+        """Return the roles of what a frame computes from that were not recorded, or not measured, in both runs."""
+        names = self._names["role"]
+        backward = names.names[found.a["role"]] in _GRADIENT_ROLES
+        needed = [names.code(one) for one in (("grad_output",) if backward else ("input", "weight"))]
+        unmeasured = (a["abs_max"][operands] == UNKNOWN) != (b["abs_max"][operands] == UNKNOWN)
+        unmeasured_roles = set(a["role"][operands[unmeasured]].tolist())
+        return tuple(one for one in needed if one not in self._recorded or one in unmeasured_roles)
 
     def _among(
         self, side: Side, alone: Unmatched, *, a: Block, b: Block, differences: Differences, coarseness: float

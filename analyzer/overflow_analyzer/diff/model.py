@@ -76,7 +76,14 @@ class Divergence:
     weights_exact_before: bool = True
     """Whether the weights and buffers were."""
     compared_batch_before: int | None = None
-    """The last batch before it of which something was compared, in A's numbers."""
+    """The last batch before it in which weights or buffers of its module were compared, in A's numbers."""
+    at_start: bool = False
+    """Whether it stands in batch 0 of both runs, before any optimizer step and any second call: nothing that the
+    recorder saw can have changed a weight or buffer."""
+    operands_exact: bool = True
+    """Whether the inputs, weights and buffers that were compared in its frame are equal bit for bit."""
+    operands_unseen: tuple[str, ...] = ()
+    """Roles of what its frame computes from, as far as their figures were not compared: input, weight, grad_output."""
     part_of: str | None = None
     """The outermost module around it that is only on that side too."""
 

@@ -54,15 +54,12 @@ class Naming:
         """Return a context, or nothing for -1."""
         return self.names.contexts.names[code] if code >= 0 else ""
 
-    def divergence(
-        self, found: Found, rank_b: int | None, batch_before: int | None, only: Collection[str]
-    ) -> Divergence:
+    def divergence(self, found: Found, rank_b: int | None, only: Collection[str]) -> Divergence:
         """Return a divergence.
 
         Args:
             found: In codes.
             rank_b: The rank of B that was compared.
-            batch_before: The last batch compared before it.
             only: Names of the modules that are only on its side.
         """
         row = found.row
@@ -88,7 +85,10 @@ class Naming:
             weights_before=found.before.weights,
             exact_before=found.before.exact,
             weights_exact_before=found.before.weights_exact,
-            compared_batch_before=batch_before,
+            compared_batch_before=found.batch_before,
+            at_start=row["batch"] == row["batch"] + self.offset == row["call"] == found.step == 0,
+            operands_exact=found.operands_exact,
+            operands_unseen=tuple(self.role(one) for one in found.operands_unseen),
             part_of=_outermost(name, only) if found.whole_frame else None,
         )
 

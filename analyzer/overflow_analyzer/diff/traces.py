@@ -62,7 +62,7 @@ def diff_traces(
         no difference.
 
     Raises:
-        NotRecordedError: Neither trace has that rank, batch or module.
+        NotRecordedError: Neither trace has that rank, batch or module; a rule names no module of one of them.
         DamagedTraceError: A row group cannot be read.
         ValueError: A rule that is none.
     """
@@ -126,10 +126,11 @@ class _Comparison:
             raise NotRecordedError(f"batch {batch} is in neither trace")
 
     def result(self, a: Trace, b: Trace, rank: int | None) -> TraceDiff:
-        first = _earliest(one.first.first for one in self._ranks)
-        nonfinite = _earliest(one.first.first_nonfinite for one in self._ranks)
-        outranking = nonfinite or first
         compared = self._compared()
+        ranks = self._ranks if compared.entries else []
+        first = _earliest(one.first.first for one in ranks)
+        nonfinite = _earliest(one.first.first_nonfinite for one in ranks)
+        outranking = nonfinite or first
         return TraceDiff(
             same=bool(compared.entries) and first is None,
             first_divergence=self._divergence(outranking),
@@ -154,8 +155,7 @@ class _Comparison:
             return None
         analysis = self._analysis_of(found)
         only = self._plan.matches.only_b if found.only_in == "b" else self._plan.matches.only_a
-        before = analysis.growth.last_batch_before(found.order[0])
-        return self._naming.divergence(found, analysis.rank_b, before, frozenset(only))
+        return self._naming.divergence(found, analysis.rank_b, frozenset(only))
 
     def _analysis_of(self, found: Found) -> RankAnalysis:
         return next(one for one in self._ranks if one.rank_a == found.rank)

@@ -49,6 +49,10 @@ def test_nothing_compared_is_neither_the_same_nor_let_pass(good: Path, later: Pa
     [
         ["--map", "encoder"],
         ["--map", "a.*=b"],
+        ["--map", "="],
+        ["--map", "nosuch=embed"],
+        ["--map", "embed=nosuch"],
+        ["--map", "embed=embed", "--map", "nosuch.*=embed.*"],
         ["--exact", "--rtol", "0.1"],
         ["--rtol", "-1"],
         ["--rtol", "nan"],

@@ -125,8 +125,11 @@ def test_models_without_anything_in_common() -> None:
     assert not diff.same
     assert diff.nothing_compared is not None
     assert "no module is in both" in diff.nothing_compared
-    assert diff.first_divergence is not None
-    assert diff.first_divergence.kind == "structure"
+    assert diff.first_divergence is None
+    assert [{one.module_name for one in side} for side in (diff.only_in_a, diff.only_in_b)] == [
+        set(MODULES),
+        {f"x{name}" for name in MODULES},
+    ]
 
 
 def test_growth_is_the_largest_difference_of_each_batch() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +18,28 @@ from hypothesis import strategies as st
 from overflow_analyzer.diff import Tolerance, diff_traces
 from overflow_analyzer.diff.stream import reading
 from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
-from overflow_analyzer.text.strict_json import to_plain
+from overflow_analyzer.render.diff import diff_as_json, render_diff
+from overflow_analyzer.render.diff.sentences import answer
+from overflow_analyzer.text.strict_json import to_json, to_plain
 from overflow_analyzer.trace.opening import Trace
 from overflow_analyzer.trace.rank_trace import RankTrace, open_rank
-from tests.analyzer.diffing import MODULES, changed, comparable, compare, mirrored, renumbered, scaled, training
+from tests.analyzer.diffing import (
+    MODULES,
+    changed,
+    comparable,
+    compare,
+    mirrored,
+    renumbered,
+    scaled,
+    trace_of,
+    training,
+)
 from tests.traces import RUN, table_of, write_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overflow_analyzer.format.frames import Frame
+    from overflow_analyzer.format.frames import Entry, Frame
 
 BATCHES = 4
 FRAMES = BATCHES * len(MODULES)
@@ -163,6 +178,125 @@ def test_how_the_traces_are_cut_does_not_matter(
         with mock.patch.object(reading, "_ROWS_A_BLOCK", rows_a_block):
             found = diff_traces(a, b)
         assert to_plain(found) == to_plain(compare(frames, run.frames()))
+
+
+@given(
+    a=runs(),
+    b=runs(),
+    begins=st.tuples(st.integers(0, FRAMES - 1), st.integers(0, FRAMES - 1)),
+    first_batch=st.sampled_from([0, 39]),
+    roles=st.sampled_from([("weight", "input", "output"), ("output",), ("weight", "output"), ("input", "output")]),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_words_and_the_values_answer_alike_and_claim_only_what_both_runs_show(
+    a: Run, b: Run, begins: tuple[int, int], first_batch: int, roles: tuple[str, ...]
+) -> None:
+    # GIVEN two runs of which windows are recorded, in some roles, with non-finite figures, shapes and frames that differ
+    recorded = tuple(
+        [
+            replace(
+                one,
+                batch_number=one.batch_number + first_batch,
+                entries=tuple(e for e in one.entries if e.role in roles),
+            )
+            for one in run.frames()[begin:]
+        ]
+        for run, begin in zip((a, b), begins, strict=True)
+    )
+    # WHEN they are compared, in words and in values
+    run = replace(RUN, options={**RUN.options, "roles": list(roles)})
+    diff = diff_traces(*(trace_of(frames, run=run) for frames in recorded), offset=0)
+    headline, *evidence = answer(diff)
+    found = json.loads(to_json(diff_as_json(diff)))
+    # THEN every answer is the same in both, no sentence comes twice, and what is claimed lies in both recordings
+    assert found["explanation"] == [headline, *evidence]
+    claims = [one for one in (headline, *evidence) if not one.startswith("It is ")]
+    assert len(set(claims)) == len(claims)
+    compared, first, earlier = found["compared"], found["first_divergence"], found["first_difference"]
+    assert headline.startswith("Nothing could be compared") == (compared["entries"] == 0)
+    assert headline.startswith("No difference") == found["same"] == (first is None and compared["entries"] > 0)
+    assert headline.startswith("No difference:") == (found["same"] and compared["tolerated"] == 0)
+    assert (first is None) == (earlier is None)
+    assert found["same"] == (compared["entries"] > 0 and not compared["differing"] and earlier is None)
+    if first is None:
+        assert not evidence
+        return
+    text = render_diff(diff, width=None)
+    assert f"{compared['differing']} differ by more than is tolerated, {compared['tolerated']} by less" in text
+    repeated = [place_of(one) for one in (first, earlier)]
+    again = [one for one in evidence if one.startswith("The runs differ before that already. ")]
+    assert bool(again) == (repeated[0] != repeated[1])
+    if again and None not in (first["frame_number_a"], earlier["frame_number_a"]):
+        assert earlier["frame_number_a"] <= first["frame_number_a"]
+    for sentence, one in [(headline, first), *((sentence.partition("already. ")[2], earlier) for sentence in again)]:
+        holds(sentence, one, Recorded(*recorded, roles))
+
+
+def place_of(one: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(one[name] for name in ("rank", "frame_number_a", "frame_number_b", "role", "context"))
+
+
+class Recorded(NamedTuple):
+    """What of two runs is in their traces."""
+
+    a: list[Frame]
+    b: list[Frame]
+    roles: tuple[str, ...]
+
+    def entries(self, batch: int, modules: Sequence[str], role: str) -> list[tuple[Entry, Entry]]:
+        """Return the entries that both runs have of a module, which may be called otherwise in B, in a batch."""
+        sides = [
+            {
+                (one.call_index, entry.context): entry
+                for one in run
+                for entry in one.entries
+                if (one.batch_number, one.module_name, entry.role) == (batch, module, role)
+            }
+            for run, module in zip((self.a, self.b), modules, strict=True)
+        ]
+        return [(entry, sides[1][key]) for key, entry in sides[0].items() if key in sides[1]]
+
+
+def holds(sentence: str, one: dict[str, Any], recorded: Recorded) -> None:
+    """Check what a headline claims against the frames themselves."""
+    batch, module = one["batch_number"], one["module_name"]
+    modules = module, one["module_name_b"]
+    assert sentence.startswith(f"In batch {batch}, {f'module {module}' if module else 'the root'} (")
+    assert one["context"] in sentence
+    if one["nonfinite_in"]:
+        (pair,) = recorded.entries(batch, modules, one["role"])
+        with_one, without = pair if one["nonfinite_in"] == "a" else pair[::-1]
+        assert f"in {one['nonfinite_in'].upper()} and none in" in sentence
+        assert with_one.nan_count or with_one.posinf_count or not math.isfinite(with_one.abs_max or 0.0)
+        assert without.abs_max is not None
+        assert math.isfinite(without.abs_max)
+    agreeing = re.search(r"while its (inputs|weights|inputs and weights) agree( but for rounding)?", sentence)
+    if agreeing:
+        for role in ("input", "weight"):
+            if role in agreeing[1]:
+                assert role in recorded.roles
+                for there, here in recorded.entries(batch, modules, role):
+                    assert close(there, here, exact=not agreeing[2])
+    if sentence.endswith((": the module changed.", ": it was made here.")):
+        assert {"input", "weight"} <= set(recorded.roles)
+    if "did not start from the same state" in sentence:
+        assert batch == 0
+    if update := re.search(r"an update between batch (\d+) and batch|the update before batch (\d+)", sentence):
+        before = int(update[1]) if update[1] else int(update[2]) - 1
+        pairs = recorded.entries(before, modules, "weight")
+        assert pairs
+        assert all(close(there, here, exact=False) for there, here in pairs)
+
+
+def close(a: Entry, b: Entry, *, exact: bool) -> bool:
+    """Whether what is known of both is the same, or is so within a hundredth."""
+    names = ("abs_min", "abs_max", "finite_abs_max", "nan_count", "posinf_count", "neginf_count")
+    pairs = [(getattr(a, name), getattr(b, name)) for name in names]
+    limit = 0.0 if exact else 0.01
+    return a.kind == b.kind and all(
+        x is None or y is None or x == y or (x != x and y != y) or abs(x - y) <= limit * max(abs(x), abs(y))  # noqa: PLR0124  nan
+        for x, y in pairs
+    )
 
 
 def test_numbers_that_no_recorder_writes_are_compared_like_others(tmp_path: Path) -> None:

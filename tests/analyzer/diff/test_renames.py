@@ -29,7 +29,7 @@ def test_a_rule_gives_the_name_in_b(rule: str, name: str, other: str | None) -> 
     assert Rename.parse(rule).apply(name) == other
 
 
-@pytest.mark.parametrize("rule", ["encoder", "a=b=c", "a.*=b", "a.?=b.*", "a=b.*"])
+@pytest.mark.parametrize("rule", ["encoder", "=", "a=b=c", "a.*=b", "a.?=b.*", "a=b.*"])
 def test_what_is_no_rule_is_refused_by_name(rule: str) -> None:
     with pytest.raises(ValueError, match=r"rule|wildcards") as refused:
         Rename.parse(rule)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from overflow_analyzer.diff import Tolerance
+from overflow_analyzer.diff import Tolerance, diff_traces
 from overflow_analyzer.render.diff import diff_as_json, render_diff
 from overflow_analyzer.text.strict_json import to_plain
-from tests.analyzer.diffing import MODULES, changed, compare, renumbered, training
+from tests.analyzer.diffing import MODULES, changed, compare, renumbered, trace_of, training
+from tests.traces import RUN
 
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 COUNT = len(MODULES)
 FRAMES = training(3)
 FLIPPED = changed(FRAMES, 8, 2, abs_max=50.0)
@@ -22,14 +23,14 @@ def first_line(*arguments: object, **options: object) -> str:
 
 
 def test_no_difference() -> None:
-    assert first_line(FRAMES, FRAMES) == ("No difference: all 54 entries of 18 frames in 3 batches agree bit for bit.")
+    assert first_line(FRAMES, FRAMES) == ("No difference: all figures of 54 entries of 18 frames in 3 batches agree bit for bit.")
 
 
 def test_no_difference_beyond_rounding() -> None:
     size = FRAMES[0].entries[2].abs_max or 0.0
     assert first_line(FRAMES, changed(FRAMES, 0, 2, abs_max=size * (1 - 2.0**-10))) == (
         "No difference beyond rounding: of 54 entries of 18 frames in 3 batches, 1 differ by less than is tolerated, "
-        "the others agree bit for bit."
+        "the figures of the others agree bit for bit."
     )
 
 
@@ -54,6 +55,48 @@ def test_an_update_between_batches_that_were_not_recorded() -> None:
     sampled = [one for one in FRAMES if one.batch_number != 1]
     line = first_line(sampled, changed(sampled, COUNT, 0, abs_max=50.0))
     assert line.endswith("an update between batch 0 and batch 2.")
+
+
+def test_a_weight_whose_module_was_not_compared_before_has_no_known_beginning() -> None:
+    # GIVEN two windows that begin in batch 39, and others that begin in the middle of it
+    for at in (0, 2):
+        window = training(2, first_batch=39)[at:]
+        place = (0, 0) if at == 0 else (COUNT - at, 0)
+        # WHEN a weight differs that nothing of before is recorded of
+        line = first_line(window, changed(window, *place, abs_max=50.0))
+        # THEN neither the start of the runs nor the last update is blamed
+        assert line.endswith(f"an update before batch {39 + bool(at)}, or the state from which the runs started.")
+
+
+def test_a_nan_as_the_first_difference_is_told_once() -> None:
+    burst = changed(FRAMES, 8, 2, abs_max=NAN, abs_min=NAN, finite_abs_max=1.0, nan_count=2)
+    text = render_diff(compare(FRAMES, burst))
+    assert text.count("In batch 1, module block.act") == 1
+    assert "The runs differ before that already" not in text
+
+
+@pytest.mark.parametrize(
+    ("roles", "sentence"),
+    [
+        (("weight", "output"), "while its weights agree and its inputs were not compared: what changed is not known."),
+        (("output",), "while its inputs and weights were not compared: what changed is not known."),
+    ],
+)
+def test_what_was_not_recorded_is_not_said_to_agree(roles: tuple[str, ...], sentence: str) -> None:
+    pair = [
+        trace_of(
+            [replace(one, entries=tuple(entry for entry in one.entries if entry.role in roles)) for one in frames],
+            run=replace(RUN, options={"roles": roles}),
+        )
+        for frames in (FRAMES, FLIPPED)
+    ]
+    assert render_diff(diff_traces(*pair)).splitlines()[0].endswith(f"in its output, {sentence}")
+
+
+def test_inputs_that_differ_by_rounding_agree_but_for_it() -> None:
+    size = FRAMES[8].entries[1].abs_max or 0.0
+    rounded = changed(FLIPPED, 8, 1, abs_max=size * (1 - 2.0**-10))
+    assert first_line(FRAMES, rounded).endswith("while its inputs and weights agree but for rounding: the module changed.")
 
 
 def test_inf_in_one_run() -> None:
@@ -85,7 +128,7 @@ def test_the_evidence_has_both_values_and_what_agreed_before() -> None:
             "  Abs max is 2.53e+00 in A and 5.00e+01 in B: 0.95 relative, 972 epsilons of the coarser dtype, of "
             "which 2 would be taken for rounding."
         ),
-        "  Before it, 24 entries were compared and agree bit for bit, 8 weights and buffers among them.",
+        "  Before it, the figures of 24 entries were compared and agree bit for bit, 8 weights and buffers among them.",
     ]
 
 

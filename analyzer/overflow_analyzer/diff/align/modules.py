@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overflow_analyzer.diff.align.wrappers import strip_wrappers, wrapper_chains
 from overflow_analyzer.diff.model import ModulePair, Pass
+from overflow_analyzer.errors import NotRecordedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,6 +39,9 @@ def match_modules(
         b: Of B's.
         renames: The user's rules, asked before everything else.
         sequencer: Matches names that no name explains, given those matched so far and those free on each side.
+
+    Raises:
+        NotRecordedError: A rule that names no module of one of the runs.
     """
     matching = _Matching(a, b)
     matching.by_rules(renames)
@@ -57,16 +62,22 @@ class _Matching:
 
     def by_rules(self, renames: Sequence[Rename]) -> None:
         stripped_b = {stripped: chain[-1] for stripped, chain in wrapper_chains(self._b).items()}
-        for name in self._a:
-            for rename in renames:
-                # "*=model.*" turns the root's empty name into "model.", meaning "model".
-                targets = [rename.apply(one) for one in (name, strip_wrappers(name))]
-                wanted = [target.strip(".") for target in targets if target is not None]
-                wrapped = [stripped_b[target] for target in wanted if target in stripped_b]
-                found = [target for target in (*wanted, *wrapped) if target in self._b]
-                if found:
-                    self._pair(name, found[0], "map")
-                    break
+        in_a, in_b = set(), set()
+        for name, rename in itertools.product(self._a, renames):
+            # "*=model.*" turns the root's empty name into "model.", meaning "model".
+            targets = [rename.apply(one) for one in (name, strip_wrappers(name))]
+            wanted = [target.strip(".") for target in targets if target is not None]
+            wrapped = [stripped_b[target] for target in wanted if target in stripped_b]
+            found = [target for target in (*wanted, *wrapped) if target in self._b]
+            if wanted:
+                in_a.add(rename)
+            if found:
+                in_b.add(rename)
+                self._pair(name, found[0], "map")  # a module that has a counterpart keeps it: the first rule counts
+        for rename in renames:
+            if rename not in in_b:
+                run, name = ("B", rename.b) if rename in in_a else ("A", rename.a)
+                raise NotRecordedError(f"--map {rename.a}={rename.b}: {run} has no module called {name or '(root)'}")
 
     def by_name(self) -> None:
         chains_a, chains_b = wrapper_chains(self._free_a()), wrapper_chains(self._free_b())

@@ -25,10 +25,11 @@ class Rename:
         """Parse ``A=B``.
 
         Raises:
-            ValueError: No ``=``, more than one, or a right side with other wildcards than the left one.
+            ValueError: No ``=``, more than one, nothing on either side of it, or a right side with other wildcards than
+                the left one.
         """
         a, equals, b = rule.partition("=")
-        if not equals or "=" in b:
+        if not equals or "=" in b or not (a or b):
             raise ValueError(f"{rule!r} is not a rule: write A=B, as in 'encoder.*=model.encoder.*'")
         if re.findall(r"[*?]", a) != re.findall(r"[*?]", b):
             raise ValueError(f"{rule!r}: both sides need the same wildcards in the same order")

@@ -135,11 +135,6 @@ class Growth:
         """How many batches were compared."""
         return len(np.unique(np.concatenate(self._batches))) if self._batches else 0
 
-    def last_batch_before(self, batch: int) -> int | None:
-        """Return the last compared batch before one; None where there is none."""
-        earlier = [int(some[some < batch].max()) for some in self._batches if (some < batch).any()]
-        return max(earlier, default=None)
-
     def points(self) -> list[BatchGrowth]:
         """Return at most a hundred batches: the first, the last, the first that differs, and others between evenly."""
         if not self._batches:

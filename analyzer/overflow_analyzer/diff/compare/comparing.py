@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.compare.differences import Differences, FigureDifferences, differ, is_nonfinite, unlike
+from overflow_analyzer.diff.compare.differences import (
+    Differences,
+    FigureDifferences,
+    differ,
+    is_finite,
+    is_nonfinite,
+    unlike,
+)
 from overflow_analyzer.diff.compare.tolerance import MOST_TOLERATED
 from overflow_analyzer.diff.stream.block import looked_up
 from overflow_analyzer.diff.stream.grouping import Groups, run_starts
@@ -67,7 +74,7 @@ class ToleranceChecker:
         found.add(some_a, some_b, (other_dtype | (inherited > 0)) & (not self._tolerance.exact))
         beyond = found.beyond | reshaped | (other_dtype & self._tolerance.exact)
         unit = np.where(epsilon > 0, epsilon, _INTEGER_EPSILON)
-        nonfinite = is_nonfinite(some_a) != is_nonfinite(some_b)
+        nonfinite = (is_nonfinite(some_a) & is_finite(some_b)) | (is_finite(some_a) & is_nonfinite(some_b))
         return Differences(
             rows=rows,
             relative=found.relative,
@@ -77,7 +84,7 @@ class ToleranceChecker:
             beyond=beyond,
             reshaped=reshaped,
             nonfinite=nonfinite & ~some_a["ignored"] & ~some_b["ignored"],
-        ).take(beyond | (found.relative > 0))
+        ).take(beyond | (found.relative > 0) | found.unjudged)
 
     def _has_role(self, block: Block, roles: tuple[str, ...]) -> Flags:
         found = np.zeros(len(block), bool)

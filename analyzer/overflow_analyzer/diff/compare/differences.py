@@ -68,6 +68,12 @@ def unlike(a: Block, b: Block) -> Flags:
     return found
 
 
+def is_finite(block: Block) -> Flags:
+    """Return which rows are known to have no inf or nan; a row that was not measured is neither finite nor not."""
+    finite: Flags = (block["abs_max"] != UNKNOWN) & ~is_nonfinite(block)
+    return finite
+
+
 def is_nonfinite(block: Block) -> Flags:
     """Return which rows have an inf or nan."""
     nonfinite: Flags = ~np.isfinite(block["abs_max"])
@@ -95,6 +101,8 @@ class FigureDifferences:
         self.relative = np.zeros(len(limit))
         self.figure = np.zeros(len(limit), np.int8)
         self.beyond = np.zeros(len(limit), bool)
+        self.unjudged = np.zeros(len(limit), bool)
+        """Where a count is another one, but rounding may have made it so."""
 
     def add(self, a: Block, b: Block, rounded: Flags) -> None:
         """Add every figure of paired rows.
@@ -127,7 +135,9 @@ class FigureDifferences:
 
     def _add_count(self, at: int, a: npt.NDArray[Any], b: npt.NDArray[Any], skip: Flags) -> None:
         """Add a count; it must be equal."""
-        agree = (a == b) | (a == UNKNOWN) | (b == UNKNOWN) | skip
+        agree = (a == b) | (a == UNKNOWN) | (b == UNKNOWN)
+        self.unjudged |= ~agree & skip
+        agree |= skip
         relative = np.abs(a - b) / np.maximum(np.maximum(a, b), 1)
         self._keep_largest(at, np.where(agree, 0.0, relative), ~agree)
 

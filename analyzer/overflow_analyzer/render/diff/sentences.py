@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from overflow_analyzer.diff import Divergence, FigureDifference, TraceDiff
 
 
@@ -30,9 +32,9 @@ def answer(diff: TraceDiff) -> list[str]:
         return [_no_difference(diff)]
     sentences = [_headline(first), *_evidence(first, several_ranks=len(diff.alignment.ranks) > 1)]
     earlier = diff.first_difference
-    if earlier is not None and earlier != first:
-        sentences.append(f"The runs differed before that, though not by inf or nan. {_headline(earlier)}")
-        sentences += _evidence(earlier, several_ranks=len(diff.alignment.ranks) > 1)[:2]
+    if earlier is not None and _place(earlier) != _place(first):
+        sentences.append(f"The runs differ before that already. {_headline(earlier)}")
+        sentences += _evidence(earlier, several_ranks=len(diff.alignment.ranks) > 1)[:-1]  # what was before is said
     return sentences
 
 
@@ -40,11 +42,16 @@ def _no_difference(diff: TraceDiff) -> str:
     compared = diff.compared
     extent = f"{counted(compared.frames, 'frame')} in {counted(compared.batches, 'batch')}"
     if not compared.tolerated:
-        return f"No difference: all {counted(compared.entries, 'entry')} of {extent} agree bit for bit."
+        return f"No difference: all figures of {counted(compared.entries, 'entry')} of {extent} agree bit for bit."
     return (
         f"No difference beyond rounding: of {counted(compared.entries, 'entry')} of {extent}, "
-        f"{compared.tolerated} differ by less than is tolerated, the others agree bit for bit."
+        f"{compared.tolerated} differ by less than is tolerated, the figures of the others agree bit for bit."
     )
+
+
+def _place(one: Divergence) -> tuple[object, ...]:
+    """Return where an entry stands. Divergences are never compared themselves: nan is unlike nan."""
+    return one.rank, one.frame_number_a, one.frame_number_b, one.role, one.context
 
 
 def _headline(first: Divergence) -> str:
@@ -56,8 +63,10 @@ def _headline(first: Divergence) -> str:
 
 
 def _origin(first: Divergence) -> str:
+    if first.kind == "module" and first.operands_unseen:
+        return f"while {_operands(first.operands_unseen)} were not compared: whether it was made here is not known"
     if first.kind == "module":
-        return "which its inputs and weights do not explain: it was made here"
+        return f"which {_operands(_known_operands(first))} do not explain: it was made here"
     return "which came in here" if first.kind == "input" else "which was there before the forward"
 
 
@@ -68,16 +77,31 @@ def _change(first: Divergence) -> str:
         return f"is the first to differ, and its {_entry(first)} does already: it came in here"
     if first.kind == "weight":
         return f"is the first to differ, and its {_entry(first)} does already: {_update(first)}"
-    but = "" if first.exact_before else " but for rounding"
-    return (
-        f"is the first to differ, in its {_entry(first)}, while its inputs and weights agree{but}: the module changed"
-    )
+    where = f"is the first to differ, in its {_entry(first)}, while"
+    but = "" if first.operands_exact else " but for rounding"
+    if not first.operands_unseen:
+        return f"{where} {_operands(_known_operands(first))} agree{but}: the module changed"
+    unseen = f"{_operands(first.operands_unseen)} were not compared: what changed is not known"
+    known = [one for one in _known_operands(first) if one not in first.operands_unseen]
+    return f"{where} {_operands(known)} agree{but} and {unseen}" if known else f"{where} {unseen}"
+
+
+def _known_operands(first: Divergence) -> tuple[str, ...]:
+    """Return the roles of what a module computes from: in its forward, or in its backward."""
+    return ("grad_output",) if first.role in ("grad_input", "weight_grad") else ("input", "weight")
+
+
+def _operands(roles: Sequence[str]) -> str:
+    nouns = {"input": "inputs", "weight": "weights", "grad_output": "output's gradients"}
+    return f"its {' and '.join(nouns[one] for one in roles)}"
 
 
 def _update(first: Divergence) -> str:
     before = first.compared_batch_before
-    if before is None:
+    if before is None and first.at_start:
         return "the runs did not start from the same state"
+    if before is None:
+        return f"an update before batch {first.batch_number}, or the state from which the runs started"
     if before == first.batch_number - 1:
         return f"the update before batch {first.batch_number}"
     return f"an update between batch {before} and batch {first.batch_number}"
@@ -114,12 +138,14 @@ def _evidence(first: Divergence, *, several_ranks: bool) -> list[str]:
 def _before(first: Divergence) -> str:
     if not first.agreed_before:
         return "Nothing was compared before it."
-    agreed = counted(first.agreed_before, "entry")
+    compared = f"Before it, the figures of {counted(first.agreed_before, 'entry')} were compared"
     weights = counted(first.weights_before, "weight or buffer", "weights and buffers")
     if first.exact_before:
-        return f"Before it, {agreed} were compared and agree bit for bit, {weights} among them."
-    equal = "equal bit for bit" if first.weights_exact_before else "not all of them equal bit for bit"
-    return f"Before it, {agreed} were compared, {weights} among them, {equal}."
+        return f"{compared} and agree bit for bit, {weights} among them."
+    if not first.weights_exact_before:
+        return f"{compared}, {weights} among them; not all weights and buffers agree bit for bit."
+    among = f", but those of all {weights} among them do" if first.weights_before else ""
+    return f"{compared}; they do not all agree bit for bit{among}."
 
 
 def figure_text(largest: FigureDifference) -> str:
