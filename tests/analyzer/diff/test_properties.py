@@ -191,7 +191,7 @@ def test_how_the_traces_are_cut_does_not_matter(
 def test_the_words_and_the_values_answer_alike_and_claim_only_what_both_runs_show(
     a: Run, b: Run, begins: tuple[int, int], first_batch: int, roles: tuple[str, ...]
 ) -> None:
-    # GIVEN two runs of which windows are recorded, in some roles, with non-finite figures, shapes and frames that differ
+    # GIVEN windows of two runs, in some roles, with non-finite figures, shapes and frames that differ
     recorded = tuple(
         [
             replace(

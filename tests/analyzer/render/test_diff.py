@@ -23,7 +23,9 @@ def first_line(*arguments: object, **options: object) -> str:
 
 
 def test_no_difference() -> None:
-    assert first_line(FRAMES, FRAMES) == ("No difference: all figures of 54 entries of 18 frames in 3 batches agree bit for bit.")
+    assert first_line(FRAMES, FRAMES) == (
+        "No difference: all figures of 54 entries of 18 frames in 3 batches agree bit for bit."
+    )
 
 
 def test_no_difference_beyond_rounding() -> None:
@@ -96,7 +98,8 @@ def test_what_was_not_recorded_is_not_said_to_agree(roles: tuple[str, ...], sent
 def test_inputs_that_differ_by_rounding_agree_but_for_it() -> None:
     size = FRAMES[8].entries[1].abs_max or 0.0
     rounded = changed(FLIPPED, 8, 1, abs_max=size * (1 - 2.0**-10))
-    assert first_line(FRAMES, rounded).endswith("while its inputs and weights agree but for rounding: the module changed.")
+    line = first_line(FRAMES, rounded)
+    assert line.endswith("while its inputs and weights agree but for rounding: the module changed.")
 
 
 def test_inf_in_one_run() -> None:
