@@ -229,7 +229,7 @@ def test_the_words_and_the_values_answer_alike_and_claim_only_what_both_runs_sho
     if again and None not in (first["frame_number_a"], earlier["frame_number_a"]):
         assert earlier["frame_number_a"] <= first["frame_number_a"]
     for sentence, one in [(headline, first), *((sentence.partition("already. ")[2], earlier) for sentence in again)]:
-        holds(sentence, one, Recorded(*recorded, roles))
+        holds(sentence, one, Recorded(recorded[0], recorded[1], roles))
 
 
 def place_of(one: dict[str, Any]) -> tuple[Any, ...]:
