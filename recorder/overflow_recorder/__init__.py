@@ -80,4 +80,10 @@ _ROOM_OF = {
 def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        message = f"{name} needs torch, which is not installed here: pip install 'overflow-trace[recorder]'"
+        raise ModuleNotFoundError(message, name="torch") from error

@@ -184,7 +184,7 @@ class CallbackHandler:
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(f"{callback!r} is not among the callbacks: {self.callback_list or 'there are none'}")
 
-    def call_event(self, event: str, *args: Any, **kwargs: Any) -> None:
+    def call_event(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         """Call ``on_<event>`` of each callback that has it, in order, with these arguments.
 
         Where nobody has such a method, nobody is called. What the methods return is not used. An exception goes up

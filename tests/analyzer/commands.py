@@ -34,7 +34,7 @@ def analyze_process(*arguments: object, **environment: str) -> Ran:
     """Run ``overflow-analyze`` as a process of its own; a variable set to "" is removed."""
     variables = {name: value for name, value in {**os.environ, **environment}.items() if value}
     done = subprocess.run(
-        [sys.executable, "-m", "overflow_analyzer.cli", *map(str, arguments)],
+        [sys.executable, "-m", "overflow_analyzer", *map(str, arguments)],
         capture_output=True,
         env=variables,
         timeout=120,
@@ -48,7 +48,7 @@ def analyze_terminal(*arguments: object, columns: int = 80, **environment: str) 
     controller, terminal = pty.openpty()
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "overflow_analyzer.cli", *map(str, arguments)],
+        [sys.executable, "-m", "overflow_analyzer", *map(str, arguments)],
         stdout=terminal,
         stderr=subprocess.PIPE,
         env={**plain, "COLUMNS": str(columns), "TERM": "xterm", **environment},

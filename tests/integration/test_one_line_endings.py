@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,32 @@ def test_an_end_that_was_asked_for_by_a_variable(tmp_path: Path) -> None:
     assert {frame.batch_number for frame in rank.frames()} == {0, 1}
     assert rank.run.model_class == "Generator"
     assert rank.run.command == (str(SCRIPTS / "gan.py"),)
+
+
+INTERRUPTED = """
+import os, signal, torch
+net = torch.nn.Linear(2, 2)
+optimizer = torch.optim.Adam(net.parameters())
+unclosed = open("unclosed.txt", "w")
+unclosed.write("kept")
+net(torch.ones(1, 2)).sum().backward()
+optimizer.step()  # torch._dynamo is imported here, and makes Python forget the interrupt at exit
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_an_interrupted_script_dies_of_the_interrupt(tmp_path: Path) -> None:
+    # GIVEN
+    (tmp_path / "train.py").write_text(INTERRUPTED)
+
+    # WHEN
+    done = _run("-m", "overflow_recorder", "train.py", cwd=tmp_path)
+
+    # THEN it ends as an interrupted program does, and no end of the interpreter is left out
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert (tmp_path / "unclosed.txt").read_text() == "kept"
+    assert open_trace(tmp_path / "run.parquet").ranks[0].ended == "exception"
 
 
 @pytest.mark.slow

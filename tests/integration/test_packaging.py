@@ -103,7 +103,7 @@ def test_the_wheel_runs_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> Non
     assert places.stdout.count(str(tmp_path)) == 2
     fixture = ROOT / "fixtures" / "dropout-overflow" / "trace.parquet"
     ran = subprocess.run(
-        [sys.executable, "-P", "-m", "overflow_analyzer.cli", str(fixture)],
+        [sys.executable, "-P", "-m", "overflow_analyzer", str(fixture)],
         env=environment,
         capture_output=True,
         text=True,

@@ -12,7 +12,7 @@ import pytest
 
 import overflow_analyzer
 import overflow_recorder
-from tests.recorder.subprocesses import output_of
+from tests.recorder.subprocesses import output_of, output_without_torch
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -123,6 +123,20 @@ def test_importing_the_recorder_is_cheap() -> None:
         print(sorted({"torch", "pyarrow", "transformers", "lightning"} & set(sys.modules)))
     """)
     assert heavy == "[]\n"
+
+
+def test_a_name_that_needs_torch_says_what_to_install() -> None:
+    said = output_without_torch("""
+        import overflow_recorder
+        try:
+            from overflow_recorder import TraceRecorder
+        except ModuleNotFoundError as error:
+            print(error)
+        print(overflow_recorder.set_seed.__name__)
+    """)
+    assert said == (
+        "TraceRecorder needs torch, which is not installed here: pip install 'overflow-trace[recorder]'\nset_seed\n"
+    )
 
 
 def test_importing_the_analyzer_is_cheap() -> None:

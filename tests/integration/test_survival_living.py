@@ -124,7 +124,7 @@ def test_the_command_line_reads_a_living_run(crew: Crew, tmp_path: Path) -> None
         # WHEN its trace is looked at, THEN the command answers, and says that the run has not ended
         for command in ("info", "report"):
             done = subprocess.run(
-                [sys.executable, "-m", "overflow_analyzer.cli", command, str(path), "--format", "json"],
+                [sys.executable, "-m", "overflow_analyzer", command, str(path), "--format", "json"],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr

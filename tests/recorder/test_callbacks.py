@@ -104,6 +104,14 @@ def test_the_events_name_may_carry_its_prefix() -> None:
     assert handler.listens_to("on_log")
 
 
+def test_a_keyword_may_be_called_event() -> None:
+    first = First()
+
+    CallbackHandler([first]).call_event("log", event=3)
+
+    assert first.heard == [("First", {"event": 3})]
+
+
 def test_an_attribute_that_is_no_method_is_no_listener() -> None:
     first: Any = First()
     first.on_save = None

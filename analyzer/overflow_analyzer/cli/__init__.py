@@ -24,9 +24,13 @@ from overflow_analyzer.cli.output import finish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from click.shell_completion import CompletionItem
+
 __all__ = ["COMMANDS", "PROGRAM", "group", "main"]
 
 PROGRAM: Final = "overflow-analyze"
+_COMPLETE: Final = "_OVERFLOW_ANALYZE_COMPLETE"
+"""The variable by which a shell asks for completions, as click names it."""
 
 COMMANDS: Final[dict[str, str]] = {
     "report": "The first inf/nan, the frames before it, and what produced it.",
@@ -60,9 +64,16 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in COMMANDS and args[0] not in ("--help", "-h", "--version"):
-            _refuse_misspelled(args[0], ctx)
+            if not ctx.resilient_parsing:  # which a shell that completes the line asks for
+                _refuse_misspelled(args[0], ctx)
             args = ["report", *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the first word: a command, or a path where no command begins so."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
 
 def _refuse_misspelled(argument: str, ctx: click.Context) -> None:
@@ -107,6 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, PROGRAM, _COMPLETE, os.environ[_COMPLETE])
     try:
         with group.make_context(PROGRAM, arguments) as ctx:
             code: int | None = group.invoke(ctx)

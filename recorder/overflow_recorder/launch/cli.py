@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import importlib.util
 import os
 import sys
@@ -15,7 +16,7 @@ from overflow_recorder.errors import BatchLimitReached, TraceExistsError
 from overflow_recorder.helpers.arguments import DataclassArgumentParser, UnrecognizedArgumentsError
 from overflow_recorder.helpers.distributed import rank_and_world_size
 from overflow_recorder.launch.environment_options import PREFIX, environment_options
-from overflow_recorder.launch.launching import CannotStartError, run_module, run_script
+from overflow_recorder.launch.launching import CannotStartError, die_if_interrupted, run_module, run_script
 from overflow_recorder.launch.recorded_run import PROGRAM, RecordedRun, say
 from overflow_recorder.recorder_arguments import RecorderArguments
 
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"what is to be run? usage: {_USAGE}")
     output = _output(parser, launch.output, overwrite=options.overwrite)
     run = RecordedRun(output, launch.model, options)
+
+    atexit.register(die_if_interrupted)  # before whatever else registers, so that it is called last
 
     def begin() -> None:
         _require_torch(parser)

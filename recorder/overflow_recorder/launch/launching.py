@@ -7,6 +7,7 @@ The program is not imported but takes the place of this one, so that what looks 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import io
 import os
@@ -82,6 +83,20 @@ def run_module(name: str, arguments: Sequence[str], *, before: Callable[[], None
         spec = _find_module(f"{name}.__main__", f"; {name} is a package without a __main__ and cannot be run")
     sys.argv[0] = str(spec.origin)
     _run_spec(spec, package=spec.parent)
+
+
+def die_if_interrupted() -> None:
+    """At exit, after an uncaught Ctrl-C: let Python die of SIGINT, as it means to, whatever ran at exit before this.
+
+    Python decides by a flag that only its C API sets, and that any code which a library runs through the same API at
+    exit takes back; what ``torch._dynamo`` imports does.
+    """
+    if type(getattr(sys, "last_value", None)) is KeyboardInterrupt:
+        import ctypes
+
+        with contextlib.suppress(KeyboardInterrupt):
+            file_input, names = 257, ctypes.py_object({"__builtins__": builtins})
+            ctypes.pythonapi.PyRun_String(b"raise KeyboardInterrupt", file_input, names, names)
 
 
 def _find_module(name: str, hint: str = "") -> ModuleSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.analyzer.commands import analyze, analyze_process, analyze_terminal
 from tests.analyzer.samples import HOSTILE, WELL_KNOWN_REPORT, write_clean, write_hostile, write_well_known
 from tests.traces import frame, tensor, write_trace
 
-SCRIPT = [sys.executable, "-m", "overflow_analyzer.cli"]
+SCRIPT = [sys.executable, "-m", "overflow_analyzer"]
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_a_stdout_that_refuses_is_one_line(trace: Path) -> None:
 
 
 def test_closed_streams_leave_the_exit_code(trace: Path) -> None:
-    done = subprocess.run(f"{sys.executable} -m overflow_analyzer.cli {trace} >&- 2>&-", shell=True, check=False)
+    done = subprocess.run(f"{sys.executable} -m overflow_analyzer {trace} >&- 2>&-", shell=True, check=False)
     assert done.returncode == 1
 
 
@@ -298,3 +299,45 @@ def test_main_takes_the_arguments_of_the_process(monkeypatch: pytest.MonkeyPatch
     path = write_clean(tmp_path / "run.parquet")
     monkeypatch.setattr(sys, "argv", ["overflow-analyze", "report", str(path)])
     assert main() == 0
+
+
+def _completed(*words: str) -> list[str]:
+    """What bash is told for the last word."""
+    line = {"COMP_WORDS": " ".join(["overflow-analyze", *words]), "COMP_CWORD": str(len(words))}
+    done = subprocess.run(
+        SCRIPT,
+        env={**os.environ, **line, "_OVERFLOW_ANALYZE_COMPLETE": "bash_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_a_shell_gets_its_script() -> None:
+    # GIVEN the variable that click's users know WHEN bash reads what it gives
+    source = f"_OVERFLOW_ANALYZE_COMPLETE=bash_source {shlex.join(SCRIPT)}"
+    done = subprocess.run(
+        ["bash", "-c", f'eval "$({source})" && complete -p'], capture_output=True, text=True, check=True
+    )
+
+    # THEN the command has completions
+    assert done.stdout.endswith("-F _overflow_analyze_completion overflow-analyze\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (["com"], ["file,com", "plain,compact"]),
+        (["run"], ["file,run"]),
+        (["report", "--fo"], ["plain,--format"]),
+        (["run.parquet", "--fo"], ["plain,--format"]),
+        (["repor", "--fo"], ["plain,--format"]),
+        (["report", "--format", "j"], ["plain,json"]),
+        (["top", "run"], ["file,run"]),
+    ],
+    ids=" ".join,
+)
+def test_a_shell_completes_commands_options_and_traces(words: list[str], completions: list[str]) -> None:
+    assert _completed(*words) == completions

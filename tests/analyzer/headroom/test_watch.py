@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.format.parts import RowGroup
 
 LIVING = replace(RUN, end=None)
-SCRIPT = [sys.executable, "-m", "overflow_analyzer.cli", "watch"]
+SCRIPT = [sys.executable, "-m", "overflow_analyzer", "watch"]
 
 
 def growing(count: int, start: int = 0) -> list[Frame]:

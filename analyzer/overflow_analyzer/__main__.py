@@ -1,4 +1,4 @@
-"""``python -m overflow_analyzer.cli``: the command line where its script is not on the path."""
+"""``python -m overflow_analyzer``: the same as ``overflow-analyze``, where its script is not on the path."""
 
 from __future__ import annotations
 
