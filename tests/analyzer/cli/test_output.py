@@ -116,7 +116,7 @@ def test_a_device_is_written_to_and_never_replaced(kind: str, overwrite: tuple[s
 @pytest.mark.parametrize("kind", TO_A_FILE)
 def test_a_dash_is_stdout_which_gets_the_result_alone(kind: str, trace: Path) -> None:
     command, *options = EVERY[kind]
-    line = [sys.executable, "-m", "overflow_analyzer.cli", command, str(trace), *options, "-o", "-"]
+    line = [sys.executable, "-m", "overflow_analyzer", command, str(trace), *options, "-o", "-"]
     done = subprocess.run(line, capture_output=True, check=False, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, expected(kind, trace), b"")
 
@@ -125,7 +125,7 @@ def test_a_dash_is_stdout_which_gets_the_result_alone(kind: str, trace: Path) ->
 @pytest.mark.parametrize("kind", TO_A_FILE)
 def test_a_reader_that_goes_away_is_no_error(kind: str, trace: Path) -> None:
     command, *options = EVERY[kind]
-    line = [sys.executable, "-m", "overflow_analyzer.cli", command, str(trace), *options, "-o", "-"]
+    line = [sys.executable, "-m", "overflow_analyzer", command, str(trace), *options, "-o", "-"]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
