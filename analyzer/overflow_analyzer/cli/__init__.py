@@ -34,13 +34,13 @@ _COMPLETE: Final = "_OVERFLOW_ANALYZE_COMPLETE"
 
 COMMANDS: Final[dict[str, str]] = {
     "report": "The first inf/nan, the frames before it, and what produced it.",
-    "batch": "One batch, whole, in the standard report's format.",
+    "batch": "One whole batch, in the standard report's format.",
     "info": "What is in a trace: ranks, batches, gaps, sizes, how the run ended.",
     "top": "Modules by least headroom, fastest growth, most underflow.",
-    "history": "One tensor, or several, over batches, jumps marked.",
-    "diff": "The first divergence of two runs, then the ranked rest.",
-    "compact": "One Parquet file of a whole trace.",
-    "watch": "Follow a living run: batches, headroom, alarms.",
+    "history": "One tensor or several over batches, with jumps marked.",
+    "diff": "Where two runs first differ, and every other difference.",
+    "compact": "The whole trace as one Parquet file.",
+    "watch": "Follow a run that is being recorded: batches, headroom, alarms.",
     "export": "A trace as TensorBoard events, CSV or JSON lines.",
 }
 """Name of a command (its module is ``cli.NAME``) -> the line that ``--help`` shows for it."""
@@ -92,11 +92,11 @@ def _refuse_misspelled(argument: str, ctx: click.Context) -> None:
 def group() -> None:
     """Find the first inf/nan in a recorded training run, see what produced it, compare runs.
 
-    `overflow-analyze TRACE` is `overflow-analyze report TRACE`, options before or after TRACE. A trace that is called
-    like a command is given as a path (`./top`) or behind the command's name (`report top`).
+    `overflow-analyze TRACE` is short for `overflow-analyze report TRACE`. Options stand before or after TRACE. If a
+    trace has the name of a command, give its path (`./top`) or write the command before it (`report top`).
 
-    Exit codes: 0 nothing found or no difference, 1 an inf/nan was found or traces differ, 2 wrong usage, 3 unreadable
-    or nothing was recorded.
+    Exit codes: 0 nothing found or no difference, 1 an inf/nan was found or the traces differ, 2 wrong usage, 3 the
+    trace cannot be read or nothing was recorded.
     """
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @rank_option()
 @format_option()
 def command(trace: str, number: int, rank: int | None, format: Format) -> int:  # noqa: A002  the option's name
-    """Print batch N of TRACE (0-based), every recorded frame of it, in the standard report's format.
+    """Print every recorded frame of batch N of TRACE (0-based), in the standard report's format.
 
-    The exit code is 0 whatever the figures are: `report` is what looks for an inf/nan.
+    The exit code is 0 whatever the figures are. Use `report` to look for an inf/nan.
 
     Example:
       overflow-analyze batch run.parquet 1

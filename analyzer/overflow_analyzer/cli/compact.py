@@ -12,10 +12,10 @@ from overflow_analyzer.cli.output import note, open_output, say_done
 @trace_argument()
 @output_options("FILE", "The file to write; - is stdout.")
 def command(trace: str, output: str, overwrite: bool) -> int:
-    """Write TRACE, all its ranks and parts, into one Parquet file that is a trace too.
+    """Write all ranks and parts of TRACE into one Parquet file, which is a trace too.
 
-    The frames and their order are the same, and a column `rank` says whose each is. A trace of a killed or a living
-    run is written as far as it goes; FILE has its name only once it is whole.
+    It holds the same frames in the same order, with a column `rank`. The trace of a killed or a living run is written
+    as far as it goes. FILE gets its name when it is whole.
 
     Example:
       overflow-analyze compact run.parquet -o run-1.parquet

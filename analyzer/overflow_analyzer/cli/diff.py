@@ -15,36 +15,41 @@ from overflow_analyzer.cli.output import write
 @trace_argument("a")
 @trace_argument("b")
 @click.option(
-    "--offset", type=int, metavar="N", help="Batch 0 of A is batch N of B. Found where figures make it plain."
+    "--offset", type=int, metavar="N", help="Batch 0 of A is batch N of B. Default: found from the figures, or 0."
 )
 @click.option(
     "--map",
     "renames",
     multiple=True,
     metavar="A=B",
-    help="Modules called A in A are called B in B; * and ? are wildcards. May be given several times.",
+    help="The modules A of the first run are the modules B of the second; * and ? are wildcards. Repeatable.",
 )
 @click.option(
-    "--rtol", type=click.FloatRange(min=0), metavar="R", help="Tolerate this relative difference, whatever the dtype."
+    "--rtol",
+    type=click.FloatRange(min=0),
+    metavar="R",
+    help="Tolerate relative differences up to R, whatever the dtype.",
 )
-@click.option("--atol", type=click.FloatRange(min=0), metavar="X", help="Tolerate differences up to this.")
-@click.option("--exact", is_flag=True, help="Tolerate nothing.")
+@click.option("--atol", type=click.FloatRange(min=0), metavar="X", help="Tolerate absolute differences up to X.")
+@click.option("--exact", is_flag=True, help="Tolerate no difference.")
 @rank_option()
-@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Only this batch, in A's numbers.")
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Only this batch, by A's batch numbers.")
 @click.option("--module", metavar="NAME", help="Only modules with this name; * and ? are wildcards.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), metavar="N", help="Rows a table (20 in text, all in json). 0 for all."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Show N rows in each table; 0 shows all. Default: 20 in text, all in json.",
 )
 @format_option()
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 where the traces differ too.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even if the traces differ.")
 def command(a: str, b: str, *, format: Format, limit: int | None, exit_zero: bool, **options: Any) -> int:  # noqa: A002  the option's name
-    """Compare two runs: where B first differs from A, in order of execution, and everything else that does.
+    """Compare two runs: show where B first differs from A, in order of execution, and every other difference.
 
-    Modules are matched by name, wrappers such as module. and _orig_mod. aside, then by --map, then by class and shape.
-    Figures are compared up to the rounding of the coarser dtype of the two. What only one trace recorded is listed and
-    is no difference.
+    Modules match by --map, then by name without wrappers such as module. and _orig_mod., then by class and shape. The
+    rounding of the coarser dtype is tolerated. What only one trace recorded is listed and is no difference.
 
-    Exits with 0 where the runs agree and with 1 where they differ or nothing could be compared.
+    The exit code is 0 if the runs agree, and 1 if they differ or nothing could be compared.
 
     Example:
       overflow-analyze diff good.parquet bad.parquet

@@ -20,7 +20,7 @@ from overflow_analyzer.cli.output import open_output, say_done
     required=True,
     help="TensorBoard scalars over batches, or every row as CSV or strict JSON lines.",
 )
-@output_options("PATH", "A directory for tensorboard, else a file; - is stdout.")
+@output_options("PATH", "A directory for tensorboard, otherwise a file; - is stdout.")
 @rank_option()
 def command(
     trace: str, kind: Literal["tensorboard", "csv", "jsonl"], output: str, overwrite: bool, rank: int | None

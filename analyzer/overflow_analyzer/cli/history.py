@@ -21,7 +21,7 @@ from overflow_analyzer.cli.output import write
     show_default=True,
     help="The column to follow: abs_max, abs_min, finite_abs_max, nan_count, rms or another figure of the trace.",
 )
-@click.option("--role", metavar="ROLE", help="Only tensors of this role, as weight, input, output or weight_grad.")
+@click.option("--role", metavar="ROLE", help="Only tensors of this role, such as weight, input, output or weight_grad.")
 @click.option("--since", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at batch N (0-based).")
 @click.option(
     "--points",
@@ -29,11 +29,9 @@ from overflow_analyzer.cli.output import write
     default=20,
     show_default=True,
     metavar="N",
-    help="Show the last N batches of each tensor, and all jumps. json and csv hold every batch.",
+    help="Show the last N batches of each tensor and all jumps. json and csv hold every batch.",
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Tensors to show."
-)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show N tensors.")
 @rank_option()
 @click.option(
     "--format",

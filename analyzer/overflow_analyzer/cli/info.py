@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(trace: str, format: Format) -> int:  # noqa: A002  the option's name
     """Show what is in TRACE: ranks, batches, frames, gaps, dtypes, sizes, and how the run ended.
 
-    A gap is a range of frames or batches of which nothing was kept: it was never asked for, or it is lost.
+    A gap is a range of frames or batches that the trace does not hold: nobody asked for them, or they are lost.
 
     Example:
       overflow-analyze info run.parquet

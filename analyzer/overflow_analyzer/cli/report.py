@@ -16,12 +16,12 @@ from overflow_analyzer.cli.output import write
     "--frames",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Frames to show, with the inf/nan's; else the run's window.",
+    help="Show N frames, the one with the inf/nan among them. Default: the run's window.",
 )
 @rank_option()
-@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Look in this batch alone.")
+@click.option("--batch", type=click.IntRange(min=0), metavar="N", help="Look in this batch only.")
 @format_option()
-@click.option("--exit-zero", is_flag=True, help="Exit with 0 where an inf/nan was found too.")
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even if an inf/nan was found.")
 def command(
     *,
     trace: str,
@@ -31,10 +31,9 @@ def command(
     format: Format,  # noqa: A002  the option's name
     exit_zero: bool,
 ) -> int:
-    """Report the first inf/nan in TRACE: the frames before it, what produced it, and what the trace cannot tell.
+    """Report the first inf/nan in TRACE: the frames before it, what produced it, what the trace does not cover.
 
-    It is the first among what was recorded, and where nothing is found, that holds for what was recorded. The exit code
-    is 1 if an inf/nan was found and 0 if not.
+    "First" means the first of what was recorded. The exit code is 1 if an inf/nan was found and 0 if not.
 
     Example:
       overflow-analyze report run.parquet --frames 40

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     type=click.Choice(["headroom", "growth", "underflow"]),
     default="headroom",
     show_default=True,
-    help="headroom: nearest to the limit. growth: fastest towards it. underflow: nearest to being 0 everywhere.",
+    help="headroom: nearest to the limit. growth: fastest towards it. underflow: nearest to 0 everywhere.",
 )
 @click.option(
     "--dtype",
     metavar="FORMAT",
-    help="Hold all figures against this format, as float16, to ask whether the run would fit it.",
+    help="Compare all figures with this format, such as float16: would the run fit it?",
 )
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Modules to show."
-)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show N modules.")
 @rank_option()
 @format_option()
 def command(
@@ -44,8 +42,8 @@ def command(
 ) -> int:
     """Rank the modules of TRACE by how near their figures come to the limits of their floating-point format.
 
-    Headroom is counted in bits: how many times the largest figure can double before it does not fit. Growth is the
-    doublings a batch, and with it the batches that are left. The exit code is 0 whatever the figures are.
+    Headroom is how many times the largest figure can double before it overflows, in bits. Growth is the number of
+    doublings a batch; from it follow the batches that are left. The exit code is 0 whatever the figures are.
 
     Example:
       overflow-analyze top run.parquet --dtype float16

@@ -30,14 +30,15 @@ _PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell wh
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait between two looks; longer where a look itself takes long.",
+    help="Wait this long between two looks, or longer if a look takes long.",
 )
 @click.option("--once", is_flag=True, help="Look once and end.")
 def command(trace: str, interval: float, once: bool) -> int:
-    """Follow the run that is being recorded at TRACE: batches, least headroom, each tensor that gets an inf/nan.
+    """Follow the run that is being recorded at TRACE: its batch, the least headroom, each tensor that gets an inf/nan.
 
-    Headroom is how often a value can double before it passes its dtype's limit. Watching ends when the run ends, with
-    exit code 1 if there was an inf/nan. On a terminal the display stays in place; elsewhere each look is a line.
+    Headroom is how many times a value can double before it passes its dtype's limit, in bits. The command ends when the
+    run ends; the exit code is 1 if there was an inf/nan. On a terminal the display stays in place; elsewhere each look
+    prints a line.
 
     Example:
       overflow-analyze watch run.parquet --interval 10
