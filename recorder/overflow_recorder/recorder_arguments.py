@@ -20,40 +20,40 @@ class RecorderArguments:
     _argument_group_name = "trace recorder"
 
     max_frames_to_save: int = field(
-        default=21, metadata={"help": "Frames in the rolling window: what the report shows before an inf/nan."}
+        default=21, metadata={"help": "Keep a window of this many frames; the report shows them before an inf/nan."}
     )
     trace_batch_nums: list[int] | None = field(
         default=None,
-        metadata={"help": "0-based batches to record whole; turns detection off; batches not asked for cost nothing."},
+        metadata={"help": "Record these batches (0-based) whole. Detection is off, and other batches cost nothing."},
     )
     every_n_batches: int | None = field(
-        default=None, metadata={"help": "Also record every n-th batch whole, from batch 0; detection stays on."}
+        default=None, metadata={"help": "Also record every n-th batch whole, from batch 0. Detection stays on."}
     )
     abort_after_batch_num: int | None = field(
         default=None, metadata={"help": "Stop the run when this batch's forward has ended."}
     )
     on_nonfinite: OnNonfinite = field(
         default="raise",
-        metadata={"help": "What a detected inf/nan does: stop the run, warn once a module, or only be recorded."},
+        metadata={"help": "At an inf/nan: raise (stop the run), warn once a module, or ignore (only record it)."},
     )
     roles: list[str] = field(
         default_factory=lambda: list(_FORWARD_ROLES),
         metadata={
-            "help": f"What is recorded of each module, of: {', '.join(_RECORDABLE_ROLES)}.",
+            "help": f"Record these tensors of each module: {', '.join(_RECORDABLE_ROLES)}.",
             "choices": _RECORDABLE_ROLES,
             "metavar": "ROLE",
         },
     )
     statistics: Literal["extrema", "full"] = field(
         default="extrema",
-        metadata={"help": "full adds zeros, subnormals, mean and root mean square of every tensor, at a cost."},
+        metadata={"help": "full adds zeros, subnormals, mean and root mean square of every tensor; it costs time."},
     )
     ignore: list[str] = field(
         default_factory=list,
-        metadata={"help": "MODULE:CONTEXT patterns of intended infinities, such as masks; * and ? only."},
+        metadata={"help": "Ignore intended infinities, such as masks, by MODULE:CONTEXT patterns with * and ?."},
     )
     max_bytes: int | None = field(
-        default=None, metadata={"help": "Most bytes of disk; the oldest sampled batches are removed first."}
+        default=None, metadata={"help": "Keep the trace below this size; the oldest sampled batches are removed first."}
     )
     overwrite: bool = field(default=False, metadata={"help": "Replace an ended run's trace at the same path."})
 

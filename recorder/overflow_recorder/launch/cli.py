@@ -27,37 +27,38 @@ if TYPE_CHECKING:
 _USAGE: Final = f"{PROGRAM} [options] train.py [arguments]\n       {PROGRAM} [options] -m package [arguments]"
 _DESCRIPTION: Final = """\
 Run an unchanged training script with the recorder on. The model is the outermost module called that has trainable
-parameters. The first inf/nan in it prints the report of the frames before it and ends the script with a traceback;
-what was recorded is explained by `overflow-analyze`.
+parameters. The first inf/nan in it prints the report of the frames before it and ends the script with a traceback.
+Then `overflow-analyze` explains what was recorded.
 """
 _EPILOG: Final = f"""\
-Every option is also an environment variable, such as {PREFIX}OUTPUT or {PREFIX}MAX_FRAMES_TO_SAVE;
-the command line has the last word. An option that takes several values ends at the next option, at a file, or at --.
+Every option is also an environment variable, such as {PREFIX}OUTPUT or {PREFIX}MAX_FRAMES_TO_SAVE.
+The command line outranks the variables. An option that takes several values ends at the next option, at a file, or
+at --.
 
 examples:
   {PROGRAM} train.py --lr 3e-4
   {PROGRAM} --output runs/1.parquet --on_nonfinite warn -m package.train
   torchrun --nproc_per_node 4 -m overflow_recorder train.py
 
-The exit code is the script's own; 1 where an inf/nan ended it; 2 where it was not started.
+The exit code is the script's own; 1 if an inf/nan ended the script; 2 if the script did not start.
 """
 _BOOLEANS: Final = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 
 
 @dataclass
 class LaunchArguments:
-    """What ``overflow-record`` itself is told."""
+    """The options of ``overflow-record`` itself."""
 
     _argument_group_name = "what to record, and where to"
 
     output: Path = field(
         default=Path("run.parquet"),
-        metadata={"help": "The trace's directory; one that is there is refused, unless --overwrite.", "aliases": "-o"},
+        metadata={"help": "The trace's directory; an existing one is refused without --overwrite.", "aliases": "-o"},
     )
     model: str | None = field(
         default=None,
         metadata={
-            "help": "The model: a class, or a variable of the script such as net or trainer.model.",
+            "help": "The model to record: a class, or a variable of the script such as net or trainer.model.",
             "metavar": "NAME",
         },
     )
@@ -90,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, program = split_line(parser, list(sys.argv[1:] if arguments is None else arguments))
     launch, options = _parse(parser, own)
     if not program or program == ["-m"]:
-        parser.error(f"what is to be run? usage: {_USAGE}")
+        parser.error(f"no script is given; usage: {_USAGE}")
     output = _output(parser, launch.output, overwrite=options.overwrite)
     run = RecordedRun(output, launch.model, options)
 

@@ -159,7 +159,7 @@ def test_an_unknown_option_is_no_script(started: Started, capsys: pytest.Capture
 
 @pytest.mark.parametrize("line", ["", "-m", "--overwrite", "--"])
 def test_nothing_to_run(started: Started, capsys: pytest.CaptureFixture[str], line: str) -> None:
-    assert "what is to be run? usage: overflow-record [options] train.py" in refusal(capsys, *line.split())
+    assert "no script is given; usage: overflow-record [options] train.py" in refusal(capsys, *line.split())
 
 
 def test_a_program_that_is_not_there(
