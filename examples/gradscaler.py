@@ -1,12 +1,12 @@
-"""Mixed precision with a gradient scaler and accumulated gradients: a skipped step is no alarm.
+"""Mixed precision with a gradient scaler and accumulated gradients: a skipped step raises no alarm.
 
     python examples/gradscaler.py                    writes gradscaler.parquet
 
-The scaler starts so high that the first gradients are infinite: it skips that step and halves its scale, which is what
-it is for. Forward numbers are finite all the while, so detection stays silent and the run exits 0.
+The scaler starts so high that the first gradients are infinite. It skips that step and halves its scale, as it should.
+All forward values are finite, so detection stays silent and the run exits with 0.
 
-Four micro-batches make one optimizer step. Left alone, the recorder counts each forward as a batch; here the loop says
-which batch it is, so that "batch 3" means the same in the trace and in the training log.
+Four micro-batches make one optimizer step. By default the recorder counts each forward as a batch. Here the loop
+assigns the batch number, so that "batch 3" means the same in the trace and in the training log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The smallest use: an ordinary training loop, recorded.
 
     python examples/plain_loop.py                    writes plain_loop.parquet
-    overflow-analyze top plain_loop.parquet          the modules by how close they come to their dtype's limit
+    overflow-analyze top plain_loop.parquet          ranks modules by headroom
 
-The run is clean: ``overflow-analyze plain_loop.parquet`` finds nothing and exits 0.
+The run is clean: ``overflow-analyze plain_loop.parquet`` finds nothing and exits with 0.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A T5 in float16 whose Dropout pushes a large but finite output over float16's limit.
 
     python examples/t5_dropout_overflow.py           writes t5.parquet
-    overflow-analyze t5.parquet                      says what produced the first inf
+    overflow-analyze t5.parquet                      shows what produced the first inf
 
 The model has mt5-small's shape (383 modules; the vocabulary is cut to bytes) and random weights. The feed-forward
-layer of encoder block 2 is scaled to the magnitudes that a trained mt5-small has been seen with: its ``wo`` puts out
-6.27e+04, 95.7% of what float16 can hold. Dropout(0.1) divides what it keeps by 0.9, and that is too much.
+layer of encoder block 2 is scaled to magnitudes that were seen in a trained mt5-small: the output of its ``wo`` is
+6.27e+04, 95.7% of what float16 can hold. Dropout(0.1) divides what it keeps by 0.9, and the quotient overflows.
 """
 
 from __future__ import annotations
