@@ -11,8 +11,6 @@ from overflow_analyzer.format.columns import KINDS, PHASES, ROLES
 from overflow_analyzer.format.run_info import RunInfo
 from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.recorder_arguments import RecorderArguments
-from overflow_recorder.recording.batches import Batch
-from overflow_recorder.recording.frame_builder import PendingFrame
 from overflow_recorder.statistics import Description, Figures
 from overflow_recorder.storage.packed_tensor import TensorPacker
 from overflow_recorder.storage.storage import Storage
@@ -56,9 +54,7 @@ def publish(
 ) -> Any:
     """Publish a frame as a hook does; returns its number or None."""
     window = storage.window
-    entries, of = entries_of(window, value, rows), Batch(batch, selected=selected)
-    frame = PendingFrame(of, head_of(window, batch), entries, "layer", alarming=urgent)
-    return storage.publish(frame, urgent=urgent)
+    return storage.publish(head_of(window, batch), entries_of(window, value, rows), selected=selected, urgent=urgent)
 
 
 def make_storage(path: Path | None, *, run: RunInfo = RUN, failed: Any = None, **options: Any) -> Storage:

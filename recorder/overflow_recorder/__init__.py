@@ -9,14 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overflow_recorder.callbacks import (
-        BatchEvent,
-        CallbackHandler,
-        CloseEvent,
-        FrameEvent,
-        NonFiniteEvent,
-        RecorderCallback,
-    )
+    from overflow_recorder.callbacks import CallbackHandler, RecorderCallback
     from overflow_recorder.debug import DebugUnderflowOverflow
     from overflow_recorder.errors import (
         BatchLimitReached,
@@ -25,6 +18,7 @@ if TYPE_CHECKING:
         RecorderWarning,
         TraceExistsError,
     )
+    from overflow_recorder.events import BatchEvent, CloseEvent, FrameEvent, NonFiniteEvent, Stop
     from overflow_recorder.helpers.arguments import DataclassArgumentParser
     from overflow_recorder.helpers.distributed import torch_distributed_zero_first
     from overflow_recorder.helpers.evaluation import EvalPrediction
@@ -47,6 +41,7 @@ __all__ = [
     "RecorderArguments",
     "RecorderCallback",
     "RecorderWarning",
+    "Stop",
     "TraceExistsError",
     "TraceRecorder",
     "enable_full_determinism",
@@ -54,21 +49,22 @@ __all__ = [
     "torch_distributed_zero_first",
 ]
 
-_ROOM_OF = {
-    "BatchEvent": "callbacks",
+_MODULE_OF = {
+    "BatchEvent": "events",
     "BatchLimitReached": "errors",
     "CallbackHandler": "callbacks",
-    "CloseEvent": "callbacks",
+    "CloseEvent": "events",
     "DataclassArgumentParser": "helpers.arguments",
     "DebugUnderflowOverflow": "debug",
     "EvalPrediction": "helpers.evaluation",
-    "FrameEvent": "callbacks",
+    "FrameEvent": "events",
     "NonFiniteError": "errors",
-    "NonFiniteEvent": "callbacks",
+    "NonFiniteEvent": "events",
     "NonFiniteWarning": "errors",
     "RecorderArguments": "recorder_arguments",
     "RecorderCallback": "callbacks",
     "RecorderWarning": "errors",
+    "Stop": "events",
     "TraceExistsError": "errors",
     "TraceRecorder": "trace_recorder",
     "enable_full_determinism": "helpers.reproducibility",
@@ -78,10 +74,10 @@ _ROOM_OF = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from overflow_analyzer.render.report import render_batch, render_report
 from overflow_recorder.callbacks import RecorderCallback
 from overflow_recorder.errors import BatchLimitReached, NonFiniteError, NonFiniteWarning
+from overflow_recorder.events import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from overflow_analyzer.format.frames import Frame
-    from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
+    from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
     from overflow_recorder.trace_recorder import TraceRecorder
 
 _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _never_raises(method: _Method) -> _Method:
-    """A fault of the recorder's own in one of its own callbacks: it switches itself off, and nothing is raised."""
+    """Where one of the recorder's own callbacks fails, the recorder switches itself off, and nothing is raised."""
 
     @functools.wraps(method)
     def guarded(self: Any, recorder: TraceRecorder, event: Any) -> None:
@@ -54,26 +55,15 @@ class PrintFrames(RecorderCallback):
         _print(render_batch([event.frame]).removesuffix("\n"))
 
 
-class RaiseNonFinite(RecorderCallback):
-    """Stop the training when an inf/nan is detected: the trace is closed first.
+class StopAtNonFinite(RecorderCallback):
+    """End the run with a ``NonFiniteError`` when an inf/nan is detected."""
 
-    Not where the module's forward has raised: that exception is already on its way.
-    """
-
-    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
-        """Close the recorder and raise.
-
-        Raises:
-            NonFiniteError: Always else.
-        """
-        if recorder.is_unwinding:
-            return
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> Stop:
+        """Say what was found, and where it is explained."""
         what = _sentence(event)
-        recorder.close(
-            how="detected", reason=what, batch_number=event.batch_number, frame_number=event.frame.frame_number
-        )
         where = "" if recorder.path is None else f"; explained by: overflow-analyze {recorder.path}"
-        raise NonFiniteError(f"{what}; the report of the last {len(event.window)} frames is printed above{where}")
+        message = f"{what}; the report of the last {len(event.window)} frames is printed above{where}"
+        return Stop(NonFiniteError(message), what, how="detected")
 
 
 class WarnNonFinite(RecorderCallback):
@@ -85,7 +75,7 @@ class WarnNonFinite(RecorderCallback):
 
 
 class StopAfterBatch(RecorderCallback):
-    """End the run when a batch has ended.
+    """End the run with ``BatchLimitReached`` when a batch has ended.
 
     Args:
         batch_number: The last batch, 0-based.
@@ -94,16 +84,12 @@ class StopAfterBatch(RecorderCallback):
     def __init__(self, batch_number: int) -> None:
         self._batch_number = batch_number
 
-    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> None:
-        """Close the recorder and raise when the batch was reached.
-
-        Raises:
-            BatchLimitReached: It was.
-        """
-        if event.batch_number >= self._batch_number and not recorder.is_unwinding:
-            reason = f"batch {event.batch_number} has ended (abort_after_batch_num={self._batch_number})"
-            recorder.close(how="aborted", reason=reason, batch_number=event.batch_number)
-            raise BatchLimitReached(f"stopped as asked: {reason}")
+    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> Stop | None:
+        """End the run if the batch was reached."""
+        if event.batch_number < self._batch_number:
+            return None
+        reason = f"batch {event.batch_number} has ended (abort_after_batch_num={self._batch_number})"
+        return Stop(BatchLimitReached(f"stopped as asked: {reason}"), reason)
 
 
 def _sentence(event: NonFiniteEvent) -> str:

@@ -1,64 +1,31 @@
-"""Events and who listens to them: the recorder's own behaviour, and a user's, is built of callbacks."""
+"""Who listens to events: the recorder's own behaviour, and a user's, is built of callbacks."""
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from overflow_recorder.events import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_recorder.events import BatchEvent, CloseEvent, FrameEvent, NonFiniteEvent
     from overflow_recorder.trace_recorder import TraceRecorder
-
-
-@dataclass(frozen=True)
-class BatchEvent:
-    """A batch begins or has ended."""
-
-    batch_number: int
-    """0-based."""
-    selected: bool
-    """Whether the batch is written whole."""
-
-
-@dataclass(frozen=True)
-class FrameEvent:
-    """A frame was measured."""
-
-    frame: Frame
-
-
-@dataclass(frozen=True)
-class NonFiniteEvent:
-    """An inf or nan was found."""
-
-    frame: Frame
-    """The frame it was found in."""
-    window: tuple[Frame, ...]
-    """The last measured frames, oldest first, that one included."""
-    batch_number: int
-    """0-based."""
-    entries: tuple[Entry, ...]
-    """The frame's entries with an inf or nan."""
-
-
-@dataclass(frozen=True)
-class CloseEvent:
-    """The recorder was closed."""
-
-    how: str
-    """As in ``overflow_analyzer.EndInfo``: "closed", "detected", "aborted", "exception" or "switched off"."""
-    reason: str | None
-    """The exception that ended the run, or why the recorder switched itself off."""
 
 
 class RecorderCallback:
     """Base class of callbacks: override the events of interest; the others do nothing and cost nothing.
 
     The events of a training loop take whatever the loop passes, as keywords. The recorder's own take the recorder and
-    a frozen event object. An exception raised in a method goes up through the loop that called the event.
+    a frozen event object.
+
+    To end the run, a method of a recorder's event returns a ``Stop``. The other callbacks still hear of the event. Then
+    the recorder completes the trace and raises. While a forward that has raised is left, a ``Stop`` does nothing: that
+    exception is on its way already.
+
+    An exception raised in a method is the callback's own. It goes up through the training loop, the callbacks behind
+    it do not hear of the event, and the recorder stays on.
 
     Example:
         ``class Print(RecorderCallback): ...`` with ``def on_batch_end(self, recorder, event): print(event)``
@@ -97,16 +64,16 @@ class RecorderCallback:
     def on_save(self, **kwargs: Any) -> None:
         """A checkpoint was saved."""
 
-    def on_batch_begin(self, recorder: TraceRecorder, event: BatchEvent) -> None:
+    def on_batch_begin(self, recorder: TraceRecorder, event: BatchEvent) -> Stop | None:
         """The root model's forward was called, or the loop said that a batch begins."""
 
-    def on_frame(self, recorder: TraceRecorder, event: FrameEvent) -> None:
+    def on_frame(self, recorder: TraceRecorder, event: FrameEvent) -> Stop | None:
         """A frame was measured. A listener makes every frame a Python object, which training then waits for."""
 
-    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> Stop | None:
         """An inf or nan was found in a frame."""
 
-    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> None:
+    def on_batch_end(self, recorder: TraceRecorder, event: BatchEvent) -> Stop | None:
         """The batch's forward has ended, or the next one was begun."""
 
     def on_close(self, recorder: TraceRecorder, event: CloseEvent) -> None:
@@ -184,22 +151,28 @@ class CallbackHandler:
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(f"{callback!r} is not among the callbacks: {self.callback_list or 'there are none'}")
 
-    def call_event(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+    def call_event(self, event: str, /, *args: Any, **kwargs: Any) -> Stop | None:
         """Call ``on_<event>`` of each callback that has it, in order, with these arguments.
 
-        Where nobody has such a method, nobody is called. What the methods return is not used. An exception goes up
-        at once: the callbacks after that one are not called.
+        Where no callback has such a method, nothing is called. An exception goes up at once: the callbacks after that
+        one are not called.
 
         Args:
             event: The event's name, with or without ``on_``.
             *args: Passed on.
             **kwargs: Passed on.
+
+        Returns:
+            The first ``Stop`` that a method returned; None where none did. Anything else that they return is not used.
         """
-        name = _method_name(event)
+        name, stop = _method_name(event), None
         for callback in tuple(self._callbacks):  # a callback may remove itself
             method = getattr(callback, name, None)
             if callable(method):
-                method(*args, **kwargs)
+                returned = method(*args, **kwargs)
+                if stop is None and isinstance(returned, Stop):
+                    stop = returned
+        return stop
 
     def listens_to(self, event: str) -> bool:
         """Whether any callback does something on this event; the no-ops of ``RecorderCallback`` do not count.

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from overflow_analyzer.format.columns import PHASES, ROLES
-from overflow_recorder.builtin_callbacks import PrintReport, RaiseNonFinite, StopAfterBatch, WarnNonFinite
-from overflow_recorder.callbacks import CallbackHandler, CloseEvent
+from overflow_recorder.builtin_callbacks import PrintReport, StopAfterBatch, StopAtNonFinite, WarnNonFinite
+from overflow_recorder.callbacks import CallbackHandler
 from overflow_recorder.errors import TraceExistsError
+from overflow_recorder.events import CloseEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
 from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
-from overflow_recorder.recording.process import describe_run, recorders_of_this_process
+from overflow_recorder.recording.attached_recorders import attached_recorders
+from overflow_recorder.recording.run_description import describe_run
 from overflow_recorder.recording.session import Session
 from overflow_recorder.recording.values import as_tensor, walk
 from overflow_recorder.storage.storage import Storage
@@ -101,33 +103,21 @@ class TraceRecorder:
             max_bytes=max_bytes,
             overwrite=overwrite,
         )
-        # What ends the training comes last, so that every other callback has heard of it.
-        self.callbacks = CallbackHandler([*self._telling(), *callbacks, *self._ending()])
+        self.callbacks = CallbackHandler([*_builtin_callbacks(self.options), *callbacks])
         self._session: Session | None = None
         self._storage: Storage | None = None
         self._closed = False
-
-    def _telling(self) -> Iterator[object]:
-        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "raise":
-            yield PrintReport()
-        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "warn":
-            yield WarnNonFinite()
-
-    def _ending(self) -> Iterator[object]:
-        if self.options.trace_batch_nums is None and self.options.on_nonfinite == "raise":
-            yield RaiseNonFinite()
-        if self.options.abort_after_batch_num is not None:
-            yield StopAfterBatch(self.options.abort_after_batch_num)
 
     def start(self) -> Self:
         """Claim the path and attach to the model; a second call does nothing.
 
         Raises:
             TraceExistsError: Something is at the path that may not be replaced.
+            Exception: What a callback raised or ended the run with when the first batch began.
         """
         if self._session is not None or self._closed:
             return self
-        recorders_of_this_process.make_way(self)
+        attached_recorders.make_way(self)
         try:
             run = describe_run(self.model, self.options)
             rows = _rows_per_frame(self.model)
@@ -137,15 +127,17 @@ class TraceRecorder:
         except Exception as error:  # noqa: BLE001  training starts all the same
             return self._failed_to_start(error)
         # Only once the path is ours: a refusal costs the recorder nothing that is on the model already.
-        recorders_of_this_process.replace(self)
+        attached_recorders.replace(self)
         try:
-            self._session = Session(self, self._storage)
+            self._session = Session(self.model, self.options, self._storage, self._emit, self.callbacks.listens_to)
             self._session.attach()
-        except Exception as error:
-            if self._session is not None and self._session.meant:  # a callback's
-                self.abandon()
-                raise
+        except Exception as error:  # noqa: BLE001  the same
             return self._failed_to_start(error)
+        try:
+            self._session.begin_batch()
+        except Exception as error:
+            self.close(how="exception", reason=describe_error(error))
+            raise
         return self
 
     def _failed_to_start(self, error: Exception) -> Self:
@@ -164,6 +156,20 @@ class TraceRecorder:
             self.close()
         else:
             self.close(how="exception", reason=describe_error(error))
+
+    def _emit(self, name: str, event: Any, *, may_stop: bool) -> None:
+        """Tell the callbacks of an event, and end the run if one of them returns a ``Stop``."""
+        stop = self.callbacks.call_event(name, self, event)
+        if stop is None or not may_stop:
+            return
+        frame = getattr(event, "frame", None)
+        self.close(
+            how=stop.how,
+            reason=stop.reason,
+            batch_number=event.batch_number if frame is None else frame.batch_number,
+            frame_number=None if frame is None else frame.frame_number,
+        )
+        raise stop.error
 
     def close(
         self,
@@ -214,11 +220,6 @@ class TraceRecorder:
         """Whether the recorder is on its model."""
         return self._session is not None and self._session.hooks.is_attached
 
-    @property
-    def is_unwinding(self) -> bool:
-        """Whether a callback is called because a module's forward has raised: what it raises then is lost."""
-        return self._session is not None and self._session.unwinding
-
     def switch_off(self, error: Exception) -> None:
         """Give one warning that the recorder is at fault, and record nothing more; ``close`` completes the trace."""
         if self._session is not None:
@@ -248,21 +249,18 @@ class TraceRecorder:
 
         Then what waited for a device is looked at, and the batch's callbacks are called, once a batch.
         """
-        if self._session is None or self._closed:
-            return
-        try:
+        if self._session is not None and not self._closed:
             self._session.end_batch()
-        except Exception as error:  # noqa: BLE001  ours or a callback's
-            self._session.fault(error)
 
-    def optimizer_stands_at(self, step: int) -> None:
-        """Say how many optimizer steps were taken before this run, as after a checkpoint was loaded.
+    @property
+    def optimizer_step(self) -> int:
+        """Optimizer steps taken so far. A loop that resumes assigns what its checkpoint says."""
+        return 0 if self._session is None else self._session.optimizer_step
 
-        Args:
-            step: What the trace counts on from.
-        """
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
         if self._session is not None:
-            self._session.optimizer_stands_at(step)
+            self._session.optimizer_step = step
 
     def record(self, name: str, /, **values: Any) -> None:
         """Record values that no module returns, such as a loss or a batch, as one frame of phase "manual".
@@ -283,6 +281,16 @@ class TraceRecorder:
         """Record an evaluation's predictions, labels and, where present, inputs and losses, as a frame "evaluation"."""
         present = {name: getattr(prediction, name) for name in ("predictions", "label_ids", "inputs", "losses")}
         self.record("evaluation", **{name: value for name, value in present.items() if value is not None})
+
+
+def _builtin_callbacks(options: RecorderArguments) -> Iterator[object]:
+    if options.trace_batch_nums is None and options.on_nonfinite == "raise":
+        yield PrintReport()
+        yield StopAtNonFinite()
+    if options.trace_batch_nums is None and options.on_nonfinite == "warn":
+        yield WarnNonFinite()
+    if options.abort_after_batch_num is not None:
+        yield StopAfterBatch(options.abort_after_batch_num)
 
 
 def _unless_gone(method: Callable[[Exception], None]) -> Callable[[Exception], None]:
@@ -310,7 +318,7 @@ def _end(
         session.detach()
         session.publish_rest()
         nothing = session.nothing_recorded() if how == "closed" else None
-        if nothing is not None and not session.blind_spots.told:
+        if nothing is not None and not session.blind_spots.warned:
             warn(f"nothing was recorded: {nothing}")
         return session.end_info(how, reason or nothing, batch_number, frame_number)
     except Exception as error:  # noqa: BLE001

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from overflow_recorder import (
     DebugUnderflowOverflow,
     NonFiniteError,
     NonFiniteWarning,
+    Stop,
     TraceRecorder,
 )
 from overflow_recorder.builtin_callbacks import PrintFrames, PrintReport, StopAfterBatch
-from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
+from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
 from tests.analyzer.commands import analyze
 from tests.traces import frame, tensor
 
@@ -208,11 +210,13 @@ def test_ignored_detections_are_only_recorded(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_stop_is_after_the_batch_or_any_later_one(idle: TraceRecorder) -> None:
-    stop = StopAfterBatch(2)
-    stop.on_batch_end(idle, BatchEvent(1, selected=False))
+    callback = StopAfterBatch(2)
+    assert callback.on_batch_end(idle, BatchEvent(1, selected=False)) is None
     for late in (2, 5):  # a loop that numbers its batches itself may jump
-        with pytest.raises(BatchLimitReached, match=rf"batch {late} has ended \(abort_after_batch_num=2\)"):
-            StopAfterBatch(2).on_batch_end(idle, BatchEvent(late, selected=False))
+        stop = callback.on_batch_end(idle, BatchEvent(late, selected=False))
+        assert stop is not None
+        assert (stop.how, stop.reason) == ("aborted", f"batch {late} has ended (abort_after_batch_num=2)")
+        assert type(stop.error) is BatchLimitReached
 
 
 def test_a_stopped_run_says_so_in_its_trace(tmp_path: Path) -> None:
@@ -226,3 +230,82 @@ def test_a_stopped_run_says_so_in_its_trace(tmp_path: Path) -> None:
     assert rank.ended == "aborted"
     # THEN the window at that moment is in the trace: the frames of batches 0 and 1, and no other
     assert [one.batch_number for one in rank.frames()] == [0, 1]
+
+
+class EndsAt:
+    """Ends the run in the first batch, at an event."""
+
+    def __init__(self, event: str, how: Any = "aborted") -> None:
+        self._how = how
+        setattr(self, f"on_{event}", self._stop)
+
+    def _stop(self, recorder: TraceRecorder, event: Any) -> Stop:
+        return Stop(LookupError("enough"), "the loss is low", how=self._how)
+
+
+class Hears:
+    """Writes down which events it hears of."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *_: self.heard.append(name)
+
+
+@pytest.mark.parametrize("event", ["frame", "batch_end"])
+def test_a_users_stop_completes_the_trace_and_is_raised(event: str, tmp_path: Path) -> None:
+    # GIVEN a callback that ends the run, and one behind it
+    model, path, behind = nn.Identity(), tmp_path / "run.parquet", Hears()
+    recorder = TraceRecorder(model, path, callbacks=[EndsAt(event), behind]).start()
+    # WHEN the event comes, THEN the recorder raises what the callback said
+    with pytest.raises(LookupError, match="enough"):
+        model(X)
+    # THEN the one behind has heard of it, the model is let go of and the trace is complete
+    assert behind.heard == [
+        "on_batch_begin",
+        "on_frame",
+        *(["on_batch_end"] if event == "batch_end" else []),
+        "on_close",
+    ]
+    assert not recorder.is_attached
+    (rank,) = open_trace(path).ranks
+    assert rank.run.end is not None
+    assert (rank.run.end.how, rank.run.end.reason) == ("aborted", "the loss is low")
+    assert rank.run.end.frame_number == (0 if event == "frame" else None)
+
+
+def test_a_stop_where_the_first_batch_begins_ends_the_start(tmp_path: Path) -> None:
+    model = nn.Identity()
+    with pytest.raises(LookupError, match="enough"):
+        TraceRecorder(model, tmp_path / "run", callbacks=[EndsAt("batch_begin")]).start()
+    assert not model._forward_hooks
+    (run_file,) = (tmp_path / "run").glob("*/_run.json")
+    assert json.loads(run_file.read_text())["end"]["reason"] == "the loss is low"
+
+
+def test_a_detection_comes_before_the_batch_limit(tmp_path: Path) -> None:
+    # GIVEN a model whose only batch is the last one and not finite
+    model = nn.Identity()
+    recorder = TraceRecorder(model, tmp_path / "run", abort_after_batch_num=0).start()
+    # WHEN it runs, THEN the inf is reported, and not that the batch has ended
+    with pytest.raises(NonFiniteError):
+        model(INF)
+    assert not recorder.is_attached
+
+
+def test_a_forward_that_raises_is_not_stopped(tmp_path: Path) -> None:
+    # GIVEN a forward that raises after a module in it has seen an inf
+    class Raises(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise LookupError("the model's own")
+
+    model = Raises()
+    with TraceRecorder(model, tmp_path / "run", abort_after_batch_num=0) as recorder:
+        # WHEN it is left, THEN its own exception goes up, without a word from torch of another one
+        with pytest.raises(LookupError, match="the model's own"):
+            model(INF)
+        # THEN the recorder is still on
+        assert recorder.is_attached

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from overflow_recorder.callbacks import (
-    BatchEvent,
-    CallbackHandler,
-    CloseEvent,
-    FrameEvent,
-    NonFiniteEvent,
-    RecorderCallback,
-)
+from overflow_recorder.callbacks import CallbackHandler, RecorderCallback
+from overflow_recorder.events import BatchEvent, CloseEvent, FrameEvent, NonFiniteEvent, Stop
 from tests.recorder.subprocesses import output_without_torch
 
 TRAINING_EVENTS = (
@@ -137,6 +131,38 @@ def test_an_exception_goes_up_and_the_rest_is_not_called() -> None:
 
     # THEN
     assert first.heard == []
+
+
+def test_the_first_stop_is_returned_and_the_rest_is_still_called() -> None:
+    # GIVEN
+    stops = [Stop(ValueError("first"), "why"), Stop(ValueError("second"), "why")]
+
+    class Returning:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def on_log(self) -> Any:
+            return self.value
+
+    class Other(Returning):
+        pass
+
+    class Third(Returning):
+        pass
+
+    class Last(First):
+        pass
+
+    last = Last()
+    handler = CallbackHandler([Returning("no stop"), Other(stops[0]), Third(stops[1])])
+
+    # THEN
+    assert handler.call_event("log") is stops[0]
+    assert CallbackHandler([last]).call_event("log", loss=1) is None
+    handler = CallbackHandler([Other(stops[0]), last])
+    handler.pop_callback(Other)
+    assert handler.call_event("log") is None
+    assert last.heard == [("Last", {"loss": 1}), ("Last", {})]
 
 
 def test_a_class_is_made_and_an_instance_taken() -> None:
@@ -293,7 +319,7 @@ def test_the_base_class_has_every_event_and_each_does_nothing() -> None:
         assert getattr(RecorderCallback(), f"on_{event}")("recorder", "event") is None
 
 
-@pytest.mark.parametrize("kind", [BatchEvent, FrameEvent, NonFiniteEvent, CloseEvent])
+@pytest.mark.parametrize("kind", [BatchEvent, FrameEvent, NonFiniteEvent, CloseEvent, Stop])
 def test_events_are_frozen(kind: Any) -> None:
     names = [field.name for field in dataclasses.fields(kind)]
     event = kind(*range(len(names)))

@@ -1,4 +1,4 @@
-"""Gradients and optimizer state, where asked for: by tensor hooks, which leave autograd's graph alone.
+"""Gradients and optimizer state, where their roles are recorded: by tensor hooks, which leave autograd's graph alone.
 
 Full backward hooks would do it in fewer lines, but they put nodes into the graph and so change the order in which
 gradients are summed: the run that is watched would not be the run that fails.
@@ -13,27 +13,22 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import unserializable_hook
 
-from overflow_analyzer.format.columns import PHASES, ROLES
-from overflow_recorder.hooks.loss_scale import LossScale
-from overflow_recorder.recording.values import walk, walk_inputs
+from overflow_analyzer.format.columns import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import nn
     from torch.utils.hooks import RemovableHandle
 
     from overflow_recorder.hooks.modules import HookedModule
-    from overflow_recorder.recording.batches import Batch
-    from overflow_recorder.recording.session import Session
 
+    _TensorHook = Callable[[torch.Tensor], None]
+    _Arrived = Callable[[str, str, int, str, torch.Tensor | None], None]
 
-_BACKWARD: Final = PHASES.index("backward")
 # Inside it, reading an attribute of a tensor's subclass runs none of that class's code.
 _own_attributes: Final = torch._C.DisableTorchFunctionSubclass
-_GRAD_INPUT, _GRAD_OUTPUT, _WEIGHT_GRAD, _OPTIMIZER_STATE, _VALUE = (
-    ROLES.index(role) for role in ("grad_input", "grad_output", "weight_grad", "optimizer_state", "value")
-)
+_GRAD_INPUT, _GRAD_OUTPUT, _WEIGHT_GRAD = (ROLES.index(role) for role in ("grad_input", "grad_output", "weight_grad"))
 
 
 class _LeafHooks:
@@ -75,17 +70,16 @@ class Gradients:
     Args:
         model: Whose parameters.
         roles: The recorder's; what is not among them costs nothing.
-        session: Whom to tell.
+        arrived: Called with module name, module class, role, context and gradient.
     """
 
-    def __init__(self, model: nn.Module, roles: Sequence[str], session: Session) -> None:
+    def __init__(self, model: nn.Module, roles: Sequence[str], arrived: _Arrived) -> None:
         self._model = model
-        self._session = session
-        self._inputs, self._outputs = "grad_input" in roles, "grad_output" in roles
+        self._arrived = arrived
+        self.of_inputs, self.of_outputs = "grad_input" in roles, "grad_output" in roles
+        """Whether the gradients of what modules are given, and of what they return, are recorded."""
         self._weights, self._optimizer = "weight_grad" in roles, "optimizer_state" in roles
         self._leaves = _LeafHooks()
-        self._loss_scale = LossScale()
-        self._scaled_batch: Batch | None = None
 
     def attach(self) -> None:
         """Put a hook on each parameter that will have a gradient and has none of ours; called where a batch begins."""
@@ -101,85 +95,61 @@ class Gradients:
         """Remove the hooks on leaves; those on activations go with the graph and do nothing by then."""
         self._leaves.remove()
 
-    def of_inputs(self, hooked: HookedModule, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def await_inputs(self, hooked: HookedModule, named: Iterable[tuple[str, Any]]) -> None:
         """Await the gradients of what a module is given: of the whole tensor, all its uses summed."""
-        if self._inputs:
-            self._await(hooked, _GRAD_INPUT, walk_inputs(args, kwargs))
+        self._await(hooked, _GRAD_INPUT, named)
 
-    def of_outputs(self, hooked: HookedModule, output: Any) -> None:
+    def await_outputs(self, hooked: HookedModule, named: Iterable[tuple[str, Any]]) -> None:
         """Await the gradients of what a module has returned."""
-        if self._outputs:
-            self._await(hooked, _GRAD_OUTPUT, walk(output, "output"))
+        self._await(hooked, _GRAD_OUTPUT, named)
 
-    def of_batch(self, output: Any, batch: Batch) -> None:
-        """Learn when the backward of a batch begins: recomputed frames and gradients belong to that batch."""
-        if not torch.is_grad_enabled():
-            return
-        hook = self._backward_of(batch)
-        with _own_attributes():
-            for _, value in walk(output, "output"):
-                # On the node, not on the tensor: that may be saved or sent elsewhere, and nobody finds a hook on it.
-                if issubclass(type(value), torch.Tensor) and value.grad_fn is not None:
-                    value.grad_fn.register_prehook(hook)
-
-    def of_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Record the state of an optimizer after its step, a frame a parameter."""
+    def states_of(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str, list[tuple[str, Any]]]]:
+        """Yield (module name, module class, named state) of each of the model's parameters, where that is recorded."""
         if not self._optimizer:
             return
         for module_name, module, name, parameter in _owned_parameters(self._model):
             state = optimizer.state.get(parameter)
             if state:
-                named = [(f"{name}.{key}", value) for key, value in state.items()]
-                self._session.values(module_name, type(module).__name__, _OPTIMIZER_STATE, _BACKWARD, named)
+                yield module_name, type(module).__name__, [(f"{name}.{key}", value) for key, value in state.items()]
 
-    def _await(self, hooked: HookedModule, role: int, values: Iterable[tuple[str, Any]]) -> None:
+    def _await(self, hooked: HookedModule, role: int, named: Iterable[tuple[str, Any]]) -> None:
         with _own_attributes():
-            for context, value in values:
+            for context, value in named:
                 if issubclass(type(value), torch.Tensor) and value.requires_grad:
-                    hook = self._arrived(hooked.name, hooked.class_name, role, f"grad_{context}")
+                    hook = self._at_arrival(hooked.name, hooked.class_name, role, f"grad_{context}")
                     register = _registering("register_hook", hook)
                     if value.is_leaf:
                         self._leaves.add(value, (hooked.name, role, context), register)
                     else:
                         register(value)
 
-    def _arrived(self, module_name: str, module_class: str, role: int, context: str) -> Callable[[torch.Tensor], None]:
+    def _at_arrival(self, module_name: str, module_class: str, role: int, context: str) -> _TensorHook:
         def hook(gradient: torch.Tensor) -> None:
-            self._record(module_name, module_class, role, context, gradient)
+            self._arrived(module_name, module_class, role, context, gradient)
 
         return hook
 
-    def _after_accumulation(self, module_name: str, module_class: str, name: str) -> Callable[[torch.Tensor], None]:
+    def _after_accumulation(self, module_name: str, module_class: str, name: str) -> _TensorHook:
         def hook(parameter: torch.Tensor) -> None:
-            self._record(module_name, module_class, _WEIGHT_GRAD, name, parameter.grad)
+            self._arrived(module_name, module_class, _WEIGHT_GRAD, name, parameter.grad)
 
         return hook
 
-    def _backward_of(self, batch: Batch) -> Callable[[tuple[torch.Tensor, ...]], None]:
-        session = self._session
 
-        def hook(gradients: tuple[torch.Tensor, ...]) -> None:  # noqa: ARG001  only when it comes matters
-            session.backward_starts(batch)
+def call_at_backward(named: Iterable[tuple[str, Any]], begins: Callable[[], None]) -> None:
+    """Call ``begins`` when a backward reaches any of the tensors among these values, which a forward has returned."""
 
-        return hook
+    def hook(gradients: tuple[torch.Tensor, ...]) -> None:  # noqa: ARG001  only when it comes matters
+        begins()
 
-    def _record(
-        self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
-    ) -> None:
-        session = self._session
-        try:
-            batch = session.batch_now()
-            if batch is not self._scaled_batch and session.wants(batch):
-                self._scaled_batch = batch
-                scale = self._loss_scale.current()
-                if scale is not None:
-                    session.values("", "GradScaler", _VALUE, _BACKWARD, [("loss_scale", scale)])
-        except Exception as error:  # noqa: BLE001  no fault of ours may reach autograd
-            session.fault(error)
-        session.values(module_name, module_class, role, _BACKWARD, [(context, gradient)])
+    with _own_attributes():
+        for _, value in named:
+            # On the node, not on the tensor: that may be saved or sent elsewhere, and nobody finds a hook on it.
+            if issubclass(type(value), torch.Tensor) and value.grad_fn is not None:
+                value.grad_fn.register_prehook(hook)
 
 
-def _registering(method: str, hook: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], RemovableHandle]:
+def _registering(method: str, hook: _TensorHook) -> Callable[[torch.Tensor], RemovableHandle]:
     # Otherwise torch would warn when the tensor is saved: as it should, of a hook that means something to the user.
     hook = unserializable_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return lambda tensor: getattr(tensor, method)(hook)

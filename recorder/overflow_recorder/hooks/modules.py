@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch.utils.hooks import RemovableHandle
-
-    from overflow_recorder.recording.session import Session
 
 
 # What a copied or pickled model has in place of a hook: a callable that does nothing and that every Python can load,
@@ -43,11 +41,31 @@ class HookedModule:
         """Whether a hook behind its forward has been called."""
 
 
-class _Hook:
-    __slots__ = ("hooked", "session")
+class ForwardListener(Protocol):
+    """What the hooks of modules call."""
 
-    def __init__(self, session: Session, hooked: HookedModule) -> None:
-        self.session = session
+    def before_forward(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A module is about to run."""
+
+    def after_forward(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> None:
+        """A module's forward has returned, or raised."""
+
+    def forward_is_traced(self) -> None:
+        """``torch.jit.trace`` makes a graph of a forward, which is not recorded."""
+
+    def fault(self, error: Exception) -> None:
+        """A hook has failed by its own fault; called while the exception is handled."""
+
+
+class _Hook:
+    __slots__ = ("hooked", "listener")
+
+    def __init__(self, listener: ForwardListener, hooked: HookedModule) -> None:
+        self.listener = listener
         self.hooked = hooked
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,9 +89,9 @@ class _BeforeForward(_Hook):
         if is_compiling():
             return
         if _is_tracing():  # what measured here would become a part of torch.jit's graph
-            self.session.blind_spots.tell_of_tracing()
+            self.listener.forward_is_traced()
             return
-        self.session.before_forward(self.hooked, module, args, kwargs)
+        self.listener.before_forward(self.hooked, module, args, kwargs)
 
 
 class _AfterForward(_Hook):
@@ -83,14 +101,14 @@ class _AfterForward(_Hook):
         if is_compiling() or _is_tracing():
             return
         self.hooked.ran = True
-        self.session.after_forward(self.hooked, module, args, kwargs, output)
+        self.listener.after_forward(self.hooked, module, args, kwargs, output)
 
 
 class _BeforeEncoderLayer(_BeforeForward):
     __slots__ = ("after", "hooks")
 
-    def __init__(self, hooks: ModuleHooks, session: Session, after: _AfterForward) -> None:
-        super().__init__(session, after.hooked)
+    def __init__(self, hooks: ModuleHooks, listener: ForwardListener, after: _AfterForward) -> None:
+        super().__init__(listener, after.hooked)
         self.hooks = hooks
         self.after = after
 
@@ -105,12 +123,12 @@ class ModuleHooks:
 
     Args:
         model: The root.
-        session: Whom the hooks call.
+        listener: What the hooks call.
     """
 
-    def __init__(self, model: nn.Module, session: Session) -> None:
+    def __init__(self, model: nn.Module, listener: ForwardListener) -> None:
         self._model = model
-        self._session = session
+        self._listener = listener
         self._handles: list[RemovableHandle] = []
         self._structure: list[Callable[[], nn.Module | None]] = []
         self._parents: list[weakref.ref[nn.Module]] = []
@@ -120,7 +138,7 @@ class ModuleHooks:
         self.scripted: set[str] = set()
         """Names of the outermost ScriptModules."""
         self.fused: set[str] = set()
-        """Names of the encoder layers of which a call ran as one fused kernel, or might have."""
+        """Names of the encoder layers that ran, or may have run, as one fused kernel."""
 
     @property
     def is_attached(self) -> bool:
@@ -167,15 +185,15 @@ class ModuleHooks:
 
     def _has_ours(self, module: nn.Module) -> bool:
         hooks = module._forward_hooks.values()
-        return any(type(hook) is _AfterForward and hook.session is self._session for hook in hooks)
+        return any(type(hook) is _AfterForward and hook.listener is self._listener for hook in hooks)
 
     def _attach_one(self, hooked: HookedModule, module: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             self.scripted.add(hooked.name)
-        after = _AfterForward(self._session, hooked)
-        before = _BeforeForward(self._session, hooked)
+        after = _AfterForward(self._listener, hooked)
+        before = _BeforeForward(self._listener, hooked)
         if isinstance(module, nn.TransformerEncoderLayer):
-            before = _BeforeEncoderLayer(self, self._session, after)
+            before = _BeforeEncoderLayer(self, self._listener, after)
         try:
             self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
             # always_call: a forward that raises has left its module too, or later frames would be taken for its child.
@@ -201,7 +219,7 @@ class ModuleHooks:
             if self._fused.step_aside(layer, args, kwargs, after):
                 self.fused.add(after.hooked.name)
         except Exception as error:  # noqa: BLE001  training goes on
-            self._session.fault(error)
+            self._listener.fault(error)
 
     def detach(self) -> None:
         """Remove every hook; once is enough, twice does no harm."""

@@ -1,4 +1,4 @@
-"""Counting the optimizer steps that a model's parameters were given."""
+"""Noticing the steps of optimizers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Calls back after each step of an optimizer that holds a parameter of the model; a skipped step does not count.
+    """Calls back after each step of any optimizer of the process; a skipped step does not count.
 
     Args:
         model: Whose parameters.
-        stepped: Called after the step with the optimizer.
+        stepped: Called after the step with the optimizer, and whether it holds a parameter of the model.
         fault: Called with an exception of ours: none may reach the training.
     """
 
     def __init__(
-        self, model: nn.Module, stepped: Callable[[Optimizer], None], fault: Callable[[Exception], None]
+        self, model: nn.Module, stepped: Callable[[Optimizer, bool], None], fault: Callable[[Exception], None]
     ) -> None:
         self._model = model
         self._stepped = stepped
@@ -57,10 +57,11 @@ class OptimizerSteps:
 
     def _after_step(self, optimizer: Optimizer) -> None:
         try:
-            if self._is_ours(optimizer):
-                self._stepped(optimizer)
+            is_ours = self._is_ours(optimizer)
         except Exception as error:  # noqa: BLE001
             self._fault(error)
+            return
+        self._stepped(optimizer, is_ours)
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         held = sum(len(group["params"]) for group in optimizer.param_groups)

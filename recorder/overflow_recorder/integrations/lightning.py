@@ -73,7 +73,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
 
     def _start_batch(self, trainer: Any) -> None:
         if self.recorder is not None:
-            self.recorder.optimizer_stands_at(trainer.global_step)
+            self.recorder.optimizer_step = trainer.global_step
             self.recorder.batch_number = max(0, trainer.fit_loop.total_batch_idx)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -84,7 +84,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
         """A batch has ended, perhaps without a backward."""
         self._end_batch()
         if self.recorder is not None:
-            self.recorder.optimizer_stands_at(trainer.global_step)
+            self.recorder.optimizer_step = trainer.global_step
 
     def on_validation_batch_end(self, *arguments: Any, **keywords: Any) -> None:
         """Look at what a device has computed for the validation."""

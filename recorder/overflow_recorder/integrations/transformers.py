@@ -82,7 +82,7 @@ class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the li
 
     def _start_batch(self, state: TrainerState) -> None:
         if self.recorder is not None:
-            self.recorder.optimizer_stands_at(state.global_step)
+            self.recorder.optimizer_step = state.global_step
             self.recorder.batch_number = self._next_batch
 
     def on_step_begin(
@@ -102,7 +102,7 @@ class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the li
         """The last batch of a step has ended. The trainer counts a step also where a loss scaler skipped it."""
         self._next_batch += 1
         if self.recorder is not None:
-            self.recorder.optimizer_stands_at(state.global_step)
+            self.recorder.optimizer_step = state.global_step
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from overflow_recorder.callbacks import BatchEvent, CloseEvent
+    from overflow_recorder.events import BatchEvent, CloseEvent
     from overflow_recorder.launch.model_finding import ModelFinder
     from overflow_recorder.recorder_arguments import RecorderArguments
     from overflow_recorder.trace_recorder import TraceRecorder

@@ -37,21 +37,21 @@ class BlindSpots:
         self._hooks = hooks
         self._looked = False
         self._traced = False
-        self.told = False
+        self.warned = False
         """Whether a warning was given."""
 
-    def tell(self) -> None:
-        """Once, as soon as a batch has gone by: warn of what hooks do not see, and say what to do about it."""
+    def warn_once(self) -> None:
+        """Warn, once, when a batch has gone by: name what hooks do not see, and say what to do about it."""
         if self._looked:
             return
         self._looked = True
         for sentence in (self.never_called(), self._compiled()):
             if sentence is not None:
-                self.told = True
+                self.warned = True
                 warn(f"not everything is recorded: {sentence}")
 
-    def tell_of_tracing(self) -> None:
-        """Once: warn that a forward goes unseen because ``torch.jit.trace`` makes a graph of it."""
+    def warn_of_tracing(self) -> None:
+        """Warn, once, that a forward is not recorded because ``torch.jit.trace`` makes a graph of it."""
         if not self._traced:
             self._traced = True
             warn(f"not everything is recorded: {_TRACED}")

@@ -41,11 +41,12 @@ Entry = tuple[int, int, int, "PackedTensor | Deferred"]
 class PendingFrame(NamedTuple):
     """A frame that is measured, or enqueued, but not in the window yet."""
 
-    batch: Batch
     head: FrameHead
     entries: list[Entry]
     module_name: str
-    alarming: bool
+    selected: bool
+    """Whether its batch is written whole."""
+    nonfinite: bool
     """Whether a weight, buffer, input or output is known to have an inf or nan that is not intended."""
     raised: bool = False
     """Whether it is the frame of a forward that has raised."""
@@ -53,7 +54,7 @@ class PendingFrame(NamedTuple):
     def resolved(self) -> PendingFrame:
         """Return the same with the figures that were on a device."""
         entries = [(kind, role, at, getattr(one, "measured", one)) for kind, role, at, one in self.entries]
-        return self._replace(entries=entries, alarming=_alarming(entries))
+        return self._replace(entries=entries, nonfinite=_is_nonfinite(entries))
 
 
 class _Call:
@@ -92,10 +93,6 @@ class FrameBuilder:
         self._calls = _Calls()
         self.measuring = Measuring(options.statistics, window.position)
         self.optimizer_step = 0
-
-    def is_outermost(self) -> bool:
-        """Whether no recorded module's forward is under way on this thread."""
-        return not self._calls.stack
 
     def abandon_calls(self) -> None:
         """Forget calls that never returned, as after a KeyboardInterrupt."""
@@ -157,7 +154,7 @@ class FrameBuilder:
             self.optimizer_step, time.time_ns(),
         )  # fmt: skip
         batch.frames += 1
-        return PendingFrame(batch, head, entries, module_name, _alarming(entries))
+        return PendingFrame(head, entries, module_name, batch.selected, _is_nonfinite(entries))
 
     def values(self, module_name: str, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         """Measure named values that belong to no module's forward."""
@@ -212,7 +209,7 @@ class FrameBuilder:
         return [*kept, (_OTHER, role, self._position("..."), NOT_A_TENSOR.with_note(note))]
 
 
-def _alarming(entries: list[Entry]) -> bool:
+def _is_nonfinite(entries: list[Entry]) -> bool:
     for _, role, _, measured in entries:  # noqa: SIM110  a generator would take as long as the rest of a frame's head
         if measured.nonfinite and role in _DETECTED_ROLES:
             return True

@@ -3,71 +3,102 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
 
 from overflow_analyzer.format.columns import PHASES, ROLES
 from overflow_analyzer.format.run_info import EndInfo
-from overflow_recorder.callbacks import BatchEvent, FrameEvent, NonFiniteEvent
+from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
-from overflow_recorder.hooks.gradients import Gradients
+from overflow_recorder.hooks.gradients import Gradients, call_at_backward
+from overflow_recorder.hooks.loss_scale import LossScale
 from overflow_recorder.hooks.modules import ModuleHooks, calls_itself
 from overflow_recorder.hooks.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording.batches import BatchCounter
 from overflow_recorder.recording.blind_spots import BlindSpots
 from overflow_recorder.recording.frame_builder import FrameBuilder, PendingFrame, in_backward
+from overflow_recorder.recording.values import walk, walk_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from torch import nn
 
     from overflow_analyzer.format.run_info import HowEnded
     from overflow_recorder.hooks.modules import HookedModule
+    from overflow_recorder.recorder_arguments import RecorderArguments
     from overflow_recorder.recording.batches import Batch
     from overflow_recorder.storage.storage import Storage
-    from overflow_recorder.trace_recorder import TraceRecorder
 
 
-_MANUAL, _BACKWARD = PHASES.index("manual"), PHASES.index("backward")
-_VALUE = ROLES.index("value")
+_BACKWARD = PHASES.index("backward")
+_VALUE, _OPTIMIZER_STATE = ROLES.index("value"), ROLES.index("optimizer_state")
 _Event = tuple[str, Any]
+
+
+class Emit(Protocol):
+    """Tells the callbacks of an event."""
+
+    def __call__(self, name: str, event: Any, *, may_stop: bool) -> None:
+        """Tell of one event.
+
+        Args:
+            name: Of the event.
+            event: What happened.
+            may_stop: False where an exception is on its way already, which one raised here would not replace.
+
+        Raises:
+            Exception: A callback's, or the one that ends the training.
+        """
 
 
 class Session:
     """One attached recorder at work.
 
-    Args:
-        recorder: Whose model, options and callbacks.
-        storage: Where frames go.
+    What it does itself never raises: a fault is one warning, and the session is off. What callbacks raise goes on to
+    whoever called the hook. So the two are kept apart: callbacks are only called in ``_tell``.
 
-    Raises:
-        Exception: Attaching failed; no hook is left.
+    Args:
+        model: The root.
+        options: The recorder's.
+        storage: Where frames go.
+        emit: Tells the callbacks of an event.
+        listens_to: Whether a callback does something on an event of this name.
     """
 
-    def __init__(self, recorder: TraceRecorder, storage: Storage) -> None:
-        self._recorder = recorder
+    def __init__(
+        self,
+        model: nn.Module,
+        options: RecorderArguments,
+        storage: Storage,
+        emit: Emit,
+        listens_to: Callable[[str], bool],
+    ) -> None:
         self._storage = storage
-        self._detecting = recorder.options.trace_batch_nums is None
-        self._recording = FrameBuilder(recorder.options, storage.window)
+        self._emit, self._listens_to = emit, listens_to
+        self._detecting = options.trace_batch_nums is None
+        self._frame_builder = FrameBuilder(options, storage.window)
         self._pending: list[PendingFrame] = []
-        self._alarmed: set[str] = set()
+        self._reported: set[str] = set()
         self._measuring = False
         self._off = False
-        self.meant = False
-        """Whether the exception under way was raised by a callback, and is to go on."""
+        self._unwinding = False
+        """Whether a hook runs because a forward has raised: torch iterates over the hooks, so none may be removed."""
         self._root_exception = id(None)
         self._root_has_returned = False
         self._backward_batch: Batch | None = None
-        self.batches = BatchCounter(recorder.options)
+        self._scaled_batch: Batch | None = None
+        self._loss_scale = LossScale()
+        self.batches = BatchCounter(options)
         self.failure: str | None = None
-        self.unwinding = False
-        """Whether a hook runs because a forward has raised: nothing may be raised then, and no hook be removed."""
-        self.hooks = ModuleHooks(recorder.model, self)
-        self.blind_spots = BlindSpots(recorder.model, self.hooks)
-        self._optimizer_steps = OptimizerSteps(recorder.model, self._optimizer_stepped, self.fault)
-        self._gradients = Gradients(recorder.model, recorder.options.roles, self)
+        self.hooks = ModuleHooks(model, self)
+        self.blind_spots = BlindSpots(model, self.hooks)
+        self._optimizer_steps = OptimizerSteps(model, self._optimizer_stepped, self.fault)
+        self._gradients = Gradients(model, options.roles, self._gradient_arrived)
 
     def attach(self) -> None:
         """Attach everywhere, or nowhere.
@@ -78,7 +109,6 @@ class Session:
         try:
             self.hooks.attach()
             self._optimizer_steps.attach()
-            self.begin_batch()
         except BaseException:
             self.detach()
             raise
@@ -90,7 +120,7 @@ class Session:
         """
         self._measuring = False
         self._off = True
-        if not self.unwinding:
+        if not self._unwinding:
             self._remove_hooks()
 
     def _remove_hooks(self) -> None:
@@ -116,21 +146,27 @@ class Session:
     # Batches.
 
     def begin_batch(self) -> None:
-        """Start measuring the current batch, or not: one that nobody asked for costs nothing."""
+        """Start measuring the current batch, or not: one that is not recorded costs nothing."""
+        self._tell(self._batch_begins())
+
+    def _batch_begins(self) -> Iterator[_Event]:
         batch = self.batches.current
-        self._measuring = self.wants(batch)
+        self._measuring = self._records(batch)
         self._backward_batch = None
-        self._recording.measuring.forget()
+        self._frame_builder.measuring.forget()
         self._attach_new()
-        self._call("batch_begin", BatchEvent(batch.number, batch.selected))
+        yield "batch_begin", BatchEvent(batch.number, batch.selected)
 
     def end_batch(self) -> None:
         """Publish what waited for a device, then tell the callbacks, once a batch."""
+        self._tell(self._batch_ends())
+
+    def _batch_ends(self) -> Iterator[_Event]:
         batch = self.batches.current
-        self._dispatch(self._flush())
+        yield from self._flush()
         if not batch.ended:
             batch.ended = True
-            self._call("batch_end", BatchEvent(batch.number, batch.selected))
+            yield "batch_end", BatchEvent(batch.number, batch.selected)
 
     def start_batch(self, number: int, *, after_current: bool) -> None:
         """Do what the loop says: the current batch has ended where it was in use, and another begins.
@@ -142,18 +178,18 @@ class Session:
         Raises:
             Exception: What a callback raised.
         """
-        try:
-            self._recording.abandon_calls()  # no forward is under way here: what seems to be was interrupted
-            if after_current or number != self.batches.current.number:
-                self.end_batch()
-            self.batches.set_number(number)
-            self.begin_batch()
-        except Exception as error:  # noqa: BLE001
-            self.fault(error)
+        self._tell(self._batch_is_set(number, after_current=after_current))
 
-    def wants(self, batch: Batch) -> bool:
+    def _batch_is_set(self, number: int, *, after_current: bool) -> Iterator[_Event]:
+        self._frame_builder.abandon_calls()  # no forward is under way here: what seems to be was interrupted
+        if after_current or number != self.batches.current.number:
+            yield from self._batch_ends()
+        self.batches.set_number(number)
+        yield from self._batch_begins()
+
+    def _records(self, batch: Batch) -> bool:
         """Whether frames of a batch are measured."""
-        return not self._off and self.failure is None and (self._detecting or batch.selected)
+        return not self._off and (self._detecting or batch.selected)
 
     def _attach_new(self) -> None:
         self.hooks.attach_new()
@@ -165,29 +201,30 @@ class Session:
         self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """A module is about to run."""
+        if hooked.is_root and not self._off and not in_backward() and not _is_replica(module):
+            self._tell(self._root_starts(module))
         try:
-            if self._off or self.failure is not None:
+            if self._off:
                 self._remove_hooks()
                 return
             if self._backward_batch is not None and not in_backward():
                 self._backward_batch = None
-                self._measuring = self.wants(self.batches.current)
-            if hooked.is_root and not in_backward() and not _is_replica(module):
-                self._root_starts(module)
+                self._measuring = self._records(self.batches.current)
             if self._measuring:
-                self._recording.enter(hooked, module, args, kwargs)
-                self._gradients.of_inputs(hooked, args, kwargs)
+                self._frame_builder.enter(hooked, module, args, kwargs)
+                if self._gradients.of_inputs:
+                    self._gradients.await_inputs(hooked, walk_inputs(args, kwargs))
         except Exception as error:  # noqa: BLE001
             self.fault(error)
 
-    def _root_starts(self, module: nn.Module) -> None:
+    def _root_starts(self, module: nn.Module) -> Iterator[_Event]:
         # A root forward that has not returned was interrupted (a cell of a notebook), unless the root calls itself.
         nested = self.batches.current.depth > 0 and calls_itself(module)
         self._root_exception = id(sys.exc_info()[1])
         if not nested:
-            self._recording.abandon_calls()
+            self._frame_builder.abandon_calls()
         if self.batches.root_starts(nested=nested):
-            self.begin_batch()
+            yield from self._batch_begins()
         elif not nested:
             self._attach_new()
 
@@ -196,111 +233,156 @@ class Session:
     ) -> None:
         """A module's forward has returned, or raised."""
         try:
-            if self._off or self.failure is not None:
-                return
-            if self._measuring:
-                self._dispatch(self._frame_of(hooked, module, args, kwargs, output))
-            else:
+            events = self._take_call(hooked, module, args, kwargs, output)
+            if events:
+                self._tell(iter(events))
+            if hooked.is_root and not self._off and not in_backward() and not _is_replica(module):
+                self._tell(self._root_ends(output))
+        finally:
+            self._unwinding = False
+
+    def _take_call(
+        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
+    ) -> list[_Event] | None:
+        try:
+            if self._off:
+                return None
+            if not self._measuring:
                 self._storage.window.skip_frame()
-            if hooked.is_root and not in_backward() and not _is_replica(module) and self.batches.root_ends():
-                self._root_returned(output)
+                return None
+            frame = self._frame_builder.leave(hooked, module, args, kwargs, output, self._batch_now())
+            if self._gradients.of_outputs:
+                self._gradients.await_outputs(hooked, walk(output, "output"))
+            if frame is None:
+                return None
+            self._unwinding = frame.raised
+            return self._take(frame)
         except Exception as error:  # noqa: BLE001
             self.fault(error)
-        finally:
-            self.unwinding = False
+            return None
 
-    def _root_returned(self, output: Any) -> None:
+    def _root_ends(self, output: Any) -> Iterator[_Event]:
+        if not self.batches.root_ends():
+            return
         error = sys.exc_info()[1] if output is None else None
-        self.unwinding = error is not None and id(error) != self._root_exception
-        self._root_has_returned = self._root_has_returned or not self.unwinding
-        self._gradients.of_batch(output, self.batches.current)
-        self.end_batch()
-        self.blind_spots.tell()
+        self._unwinding = error is not None and id(error) != self._root_exception
+        self._root_has_returned = self._root_has_returned or not self._unwinding
+        if torch.is_grad_enabled():
+            call_at_backward(walk(output, "output"), functools.partial(self._backward_starts, self.batches.current))
+        yield from self._batch_ends()
+        self.blind_spots.warn_once()
 
-    def _frame_of(
-        self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> Iterable[_Event]:
-        batch = self.batch_now()
-        frame = self._recording.leave(hooked, module, args, kwargs, output, batch)
-        self._gradients.of_outputs(hooked, output)
-        if frame is None:
-            return ()
-        self.unwinding = frame.raised
-        return self._take(frame)
+    def forward_is_traced(self) -> None:
+        """``torch.jit.trace`` makes a graph of a forward, which is not recorded."""
+        self.blind_spots.warn_of_tracing()
 
-    def batch_now(self) -> Batch:
-        """The batch of what runs now: in a backward the one that it is of, which accumulation may have left behind."""
+    def _batch_now(self) -> Batch:
+        """The batch of what runs now: a backward's own one, which accumulation may have left behind."""
         if self._backward_batch is not None and in_backward():
             return self._backward_batch
         return self.batches.current
 
     # What gradient and optimizer hooks call.
 
-    def backward_starts(self, batch: Batch) -> None:
+    def _backward_starts(self, batch: Batch) -> None:
         """The backward of a batch has reached its root's output."""
         if self._off:
             return
         self._backward_batch = batch
-        self._measuring = self.wants(batch)
+        self._measuring = self._records(batch)
+
+    def _gradient_arrived(
+        self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
+    ) -> None:
+        self._tell(self._events_of_gradient(module_name, module_class, role, context, gradient))
+
+    def _events_of_gradient(
+        self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
+    ) -> Iterator[_Event]:
+        batch = self._batch_now()
+        if not self._records(batch):
+            return
+        if batch is not self._scaled_batch:
+            self._scaled_batch = batch
+            scale = self._loss_scale.current()
+            if scale is not None:
+                yield from self._events_of_values("", "GradScaler", _VALUE, _BACKWARD, [("loss_scale", scale)])
+        yield from self._events_of_values(module_name, module_class, role, _BACKWARD, [(context, gradient)])
 
     def values(
         self, module_name: str, module_class: str, role: int, phase: int, named: Iterable[tuple[str, Any]]
     ) -> None:
         """Record values that are no module's forward, as one frame."""
-        try:
-            batch = self.batch_now()
-            if self.wants(batch):
-                entries = self._recording.values(module_name, role, named)
-                frame = self._recording.frame(batch, phase, module_name, module_class, entries)
-                self._dispatch(() if frame is None else self._take(frame))
-        except Exception as error:  # noqa: BLE001
-            self.fault(error)
+        self._tell(self._events_of_values(module_name, module_class, role, phase, named))
 
-    def optimizer_stands_at(self, step: int) -> None:
-        """Go on counting optimizer steps from here, as after a checkpoint was loaded."""
-        self._recording.optimizer_step = step
+    def _events_of_values(
+        self, module_name: str, module_class: str, role: int, phase: int, named: Iterable[tuple[str, Any]]
+    ) -> Iterator[_Event]:
+        batch = self._batch_now()
+        if self._records(batch):
+            entries = self._frame_builder.values(module_name, role, named)
+            frame = self._frame_builder.frame(batch, phase, module_name, module_class, entries)
+            if frame is not None:
+                yield from self._take(frame)
 
-    def _optimizer_stepped(self, optimizer: Any) -> None:
-        self._recording.optimizer_step += 1
-        self._recording.measuring.forget()  # fused optimizers change weights and state without raising their version
-        self._gradients.of_optimizer(optimizer)
-        if self._recording.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
-            self.blind_spots.tell()
+    @property
+    def optimizer_step(self) -> int:
+        """Optimizer steps taken before what comes next."""
+        return self._frame_builder.optimizer_step
+
+    @optimizer_step.setter
+    def optimizer_step(self, step: int) -> None:
+        self._frame_builder.optimizer_step = step
+
+    def _optimizer_stepped(self, optimizer: Any, is_ours: bool) -> None:
+        self._tell(self._events_of_step(optimizer, is_ours=is_ours))
+
+    def _events_of_step(self, optimizer: Any, *, is_ours: bool) -> Iterator[_Event]:
+        # Fused optimizers change weights and state without raising their version.
+        self._frame_builder.measuring.forget()
+        if not is_ours:
+            return
+        self.optimizer_step += 1
+        for module_name, module_class, state in self._gradients.states_of(optimizer):
+            yield from self._events_of_values(module_name, module_class, _OPTIMIZER_STATE, _BACKWARD, state)
+        if self.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
+            self.blind_spots.warn_once()
 
     # The order of frames, and the events they make.
 
-    def _take(self, frame: PendingFrame) -> Iterable[_Event]:
-        if self._pending or self._recording.measuring.waits:
+    def _take(self, frame: PendingFrame) -> list[_Event]:
+        if self._pending or self._frame_builder.measuring.waits:
             # Frames stay in order: behind one whose figures are still on a device, all wait for the batch's end.
             self._pending.append(frame)
-            return ()
+            return []
         return self._publish(frame)
 
-    def _publish(self, frame: PendingFrame) -> Iterable[_Event]:
-        alarming = self._detecting and frame.alarming and frame.module_name not in self._alarmed
-        number = self._storage.publish(frame, urgent=alarming)
-        listening = self._recorder.callbacks.listens_to("frame")
-        if number is None or not (alarming or listening):
-            return ()
+    def _publish(self, frame: PendingFrame) -> list[_Event]:
+        found = self._detecting and frame.nonfinite and frame.module_name not in self._reported
+        entries: Any = frame.entries  # none is on a device by now
+        number = self._storage.publish(frame.head, entries, selected=frame.selected, urgent=found)
+        listening = self._listens_to("frame")
+        if number is None or not (found or listening):
+            return []
         window = tuple(self._storage.window.last_frames())
         events: list[_Event] = [("frame", FrameEvent(window[-1]))] if listening else []
-        if alarming:
-            self._alarmed.add(frame.module_name)
+        if found:
+            self._reported.add(frame.module_name)
             self._storage.window.keep_window()
-            found = NonFiniteEvent(window[-1], window, frame.batch.number, window[-1].nonfinite_entries)
-            events.append(("nonfinite", found))
+            last = window[-1]
+            events.append(("nonfinite", NonFiniteEvent(last, window, last.batch_number, last.nonfinite_entries)))
         return events
 
     def _flush(self) -> Iterator[_Event]:
         """Publish what waited for a device; the events of a batch that is written whole come after all its frames."""
         if not self._pending:
             return
-        self._recording.measuring.collect()
+        self._frame_builder.measuring.collect()
         pending, self._pending = self._pending, []
         later: list[_Event] = []
         for frame in pending:
             events = self._publish(frame.resolved())
-            if frame.batch.selected:
+            if frame.selected:
                 later += events
             else:
                 yield from events  # where that raises, what came after the inf/nan does not push its history out
@@ -312,16 +394,17 @@ class Session:
             for _ in self._flush():
                 pass
 
-    def _dispatch(self, events: Iterable[_Event]) -> None:
-        for name, event in events:
-            self._call(name, event)
-
-    def _call(self, name: str, event: Any) -> None:
-        try:
-            self._recorder.callbacks.call_event(name, self._recorder, event)
-        except Exception:
-            self.meant = True
-            raise
+    def _tell(self, events: Iterator[_Event]) -> None:
+        """Tell the callbacks of events as they are made: a failure in making them is our fault, any other is not."""
+        while True:
+            try:
+                event = next(events, None)
+            except Exception as error:  # noqa: BLE001
+                self.fault(error)
+                return
+            if event is None:
+                return
+            self._emit(*event, may_stop=not self._unwinding)
 
     # What was not seen.
 
@@ -338,25 +421,25 @@ class Session:
             return None
         reason = self.blind_spots.never_called()
         if reason is None:
-            reason = f"the run ended in batch {self.batches.current.number}, before any batch that was asked for"
+            reason = f"the run ended in batch {self.batches.current.number}, before any batch that was to be recorded"
         return reason
 
     # Faults of our own.
 
     def fault(self, error: Exception) -> None:
-        """Handle an exception, from an except clause: what others raised is meant and goes on, all else is ours.
+        """Handle an exception, from an except clause: a signal handler's goes on, all else is a fault of ours.
 
         Raises:
-            Exception: A callback's, or a signal handler's.
+            Exception: The signal handler's.
         """
-        if self.meant or raised_by_signal_handler(error):
-            self.meant = False
+        if raised_by_signal_handler(error):
             raise  # noqa: PLE0704  called while it is being handled
         self.switch_off(error)
 
     def switch_off(self, error: Exception) -> None:
         """Warn once and be off. Hooks are removed by the next one that runs, never from another thread."""
         self._measuring = False
+        self._off = True
         if self.failure is not None:
             return
         self.failure = describe_error(error)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from overflow_recorder.faults import raised_by_signal_handler
-from overflow_recorder.statistics.backends import BackendName, Decoder, select_backends
 from overflow_recorder.statistics.derived import with_zeros
 from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
 from overflow_recorder.statistics.formats import FORMATS, Array
 from overflow_recorder.statistics.host.measure import measure as measure_on_host
 from overflow_recorder.statistics.memory import storage_address
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
+from overflow_recorder.statistics.selection import BackendName, select_backends
 from overflow_recorder.statistics.streams import Streams
 from overflow_recorder.statistics.unwrap import is_functorch_wrapped
 from overflow_recorder.statistics.values import Values, values_of
+
+if TYPE_CHECKING:
+    from overflow_recorder.statistics.backends import Decoder
 
 _log = logging.getLogger(__name__)
 

@@ -15,12 +15,15 @@ from overflow_recorder.storage.window import Window
 from overflow_recorder.storage.writer import PartWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from overflow_analyzer.format.run_info import EndInfo, RunInfo
     from overflow_recorder.recorder_arguments import RecorderArguments
-    from overflow_recorder.recording.frame_builder import PendingFrame
+    from overflow_recorder.storage.packed_tensor import PackedTensor
+    from overflow_recorder.storage.window import FrameHead
+
+    _Entries = Sequence[tuple[int, int, int, PackedTensor]]
 
 
 # What a frame may wait for a slow disk: so long at once, and all frames together not more than that and a twentieth of
@@ -98,30 +101,30 @@ class Storage:
         self._writer = PartWriter(self.window, self._directory, run, options.trace_batch_nums or (), failed)
         self._writer.start()
 
-    def publish(self, frame: PendingFrame, *, urgent: bool = False) -> int | None:
+    def publish(self, head: FrameHead, entries: _Entries, *, selected: bool, urgent: bool = False) -> int | None:
         """Put a measured frame into the window.
 
         Args:
-            frame: It is in the trace if its batch is selected, or if it is in the window when the run ends.
+            head: What its rows share.
+            entries: Its rows, as ``Window.append`` takes them.
+            selected: Whether its batch is written whole; any other frame is in the trace if it is in the window when
+                the run ends.
             urgent: Whether it is the one that a detection is about: it always finds room.
 
         Returns:
             Its number, or None where the disk is too slow for it: then it is counted as dropped.
         """
         writer = self._writer
-        kept = writer is not None and frame.batch.selected
-        number = self._append(frame, kept=kept, urgent=urgent)
+        kept = writer is not None and selected
+        number = self.window.append(head, entries, kept=kept, urgent=urgent)
         if writer is None:
             return number
         if number is None and kept and self._wait_for_disk(writer):
-            number = self._append(frame, kept=kept, urgent=urgent)
+            number = self.window.append(head, entries, kept=kept, urgent=urgent)
         if number is None:
             self.window.drop_frame()
         writer.notice()
         return number
-
-    def _append(self, frame: PendingFrame, *, kept: bool, urgent: bool) -> int | None:
-        return self.window.append(frame.head, frame.entries, kept=kept, urgent=urgent)  # type: ignore[arg-type]
 
     def _wait_for_disk(self, writer: PartWriter) -> bool:
         released, now = self.window.released, time.monotonic()

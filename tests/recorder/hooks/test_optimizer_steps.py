@@ -127,14 +127,15 @@ def test_two_optimizers_of_one_model_both_count(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ours_does_not_reach_the_step() -> None:
-    # GIVEN
+    # GIVEN a model that fails when it is asked for its parameters
+    class Failing(nn.Module):
+        def parameters(self, recurse: bool = True) -> Any:
+            raise LookupError("ours")
+
     model = nn.Linear(2, 2)
     faults: list[Exception] = []
-
-    def fail(optimizer: Any) -> None:
-        raise LookupError("ours")
-
-    steps = OptimizerSteps(model, fail, faults.append)
+    stepped: list[Any] = []
+    steps = OptimizerSteps(Failing(), lambda *step: stepped.append(step), faults.append)
     steps.attach()
     steps.attach()
 
@@ -146,6 +147,7 @@ def test_a_fault_of_ours_does_not_reach_the_step() -> None:
 
     # THEN
     assert [str(fault) for fault in faults] == ["ours"]
+    assert stepped == []
     assert not torch_optimizer._global_optimizer_post_hooks
 
 

@@ -15,9 +15,9 @@ from torch.masked import masked_tensor
 from overflow_recorder.statistics import (
     DeviceBuffer,
     Figures,
-    backends,
     device_buffer,
     measure,
+    selection,
     torch_operations,
     unwrap,
     values,
@@ -160,7 +160,7 @@ def test_torch_operations_take_over_where_triton_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Broken()
-    chosen = backends.Backends(broken, torch_operations.TorchOperations("extrema"))
+    chosen = selection.Backends(broken, torch_operations.TorchOperations("extrema"))
     monkeypatch.setattr(device_buffer, "select_backends", lambda *_: chosen)
     buffer = DeviceBuffer(HOST, "extrema", "triton")
     for _ in range(3):
@@ -251,7 +251,7 @@ def cuda() -> torch.device:
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("statistics", STATISTICS)
-def test_on_a_gpu(cuda: torch.device, statistics: Statistics, backend: backends.BackendName) -> None:
+def test_on_a_gpu(cuda: torch.device, statistics: Statistics, backend: selection.BackendName) -> None:
     # GIVEN every dtype, in several layouts, small and large
     generator = torch.Generator().manual_seed(1)
     kinds = []

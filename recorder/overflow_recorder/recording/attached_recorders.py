@@ -1,86 +1,58 @@
-"""What a process knows of itself: who is recording in it, and what RunInfo says of it."""
+"""The recorders that are attached in this process: one a model, closed at its end, left alone in its children."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
-import platform
-import socket
 import sys
-import time
-import uuid
 import weakref
-from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from overflow_analyzer.format.run_info import RunInfo
 from overflow_recorder.faults import warn
-from overflow_recorder.helpers.distributed import rank_and_world_size
-from overflow_recorder.helpers.reproducibility import seeds_in_force
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
 
+    from overflow_analyzer.format.run_info import HowEnded
     from overflow_recorder.recorder_arguments import RecorderArguments
-    from overflow_recorder.trace_recorder import TraceRecorder
 
 
-def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
-    """Return what is known of this run at its start."""
-    rank, world_size = rank_and_world_size()
-    return RunInfo(
-        run_id=_run_id(),
-        rank=rank,
-        world_size=world_size,
-        model_class=type(model).__name__,
-        started_ns=time.time_ns(),
-        torch_version=torch.__version__,
-        python_version=platform.python_version(),
-        recorder_version=_version(),
-        hostname=socket.gethostname(),
-        process_id=os.getpid(),
-        command=tuple(sys.argv),
-        options=options.as_options(),
-        seeds=seeds_in_force() or None,
-    )
+class AttachedRecorder(Protocol):
+    """What has to be known of a recorder."""
+
+    model: nn.Module
+    path: Path | None
+    options: RecorderArguments
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is on its model."""
+
+    def close(self, *, how: HowEnded = "closed", reason: str | None = None) -> None:
+        """Let go of the model and complete the trace."""
+
+    def abandon(self) -> None:
+        """Be off without touching the trace."""
 
 
-def _run_id() -> str:
-    """Return the launcher's name for the run, the same on every rank, or where there is none a new one."""
-    for variables in (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID")):
-        values = [os.environ.get(name, "") for name in variables]
-        if all(values) and values != ["none"]:  # what torchrun says where nobody named the run
-            return ".".join(values)
-    return uuid.uuid4().hex
-
-
-def _version() -> str:
-    try:
-        return metadata.version("overflow-trace")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-class _Recorders:
+class AttachedRecorders:
     """The recorders that are attached in this process, not kept alive by being listed."""
 
     def __init__(self) -> None:
-        self._attached: weakref.WeakSet[TraceRecorder] = weakref.WeakSet()
+        self._attached: weakref.WeakSet[AttachedRecorder] = weakref.WeakSet()
         atexit.register(self._close_all)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._abandon_all)
 
-    def make_way(self, recorder: TraceRecorder) -> None:
+    def make_way(self, recorder: AttachedRecorder) -> None:
         """Close a recorder that is on the same model at the very path that the one that starts is to overwrite."""
         if recorder.options.overwrite and recorder.path is not None:
             self._close_others(recorder, at=recorder.path)
 
-    def replace(self, recorder: TraceRecorder) -> None:
+    def replace(self, recorder: AttachedRecorder) -> None:
         """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled.
 
         Raises:
@@ -93,7 +65,7 @@ class _Recorders:
             raise
         self._attached.add(recorder)
 
-    def _close_others(self, recorder: TraceRecorder, at: Path | None = None) -> None:
+    def _close_others(self, recorder: AttachedRecorder, at: Path | None = None) -> None:
         for other in list(self._attached):
             same = other.model is recorder.model and other is not recorder and other.is_attached
             if same and (at is None or other.path == at):
@@ -118,4 +90,4 @@ class _Recorders:
         self._attached.clear()
 
 
-recorders_of_this_process = _Recorders()
+attached_recorders = AttachedRecorders()
