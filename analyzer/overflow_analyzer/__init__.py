@@ -1,6 +1,10 @@
 """The analyzer of overflow-trace: opens traces, finds the first inf/nan, says what produced it, compares runs.
 
 It needs no torch. Names are imported when first used, so that the command line starts without loading Arrow.
+
+Imports go one way, those for types included: each of these imports only from those before it.
+
+    errors, text < format < trace < first_nonfinite < headroom < diff, convert < render < cli
 """
 
 from __future__ import annotations

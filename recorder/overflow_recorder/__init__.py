@@ -1,6 +1,11 @@
 """The recorder of overflow-trace: runs inside PyTorch training and is forgotten there.
 
 Names are imported when first used, so that the training helpers work where torch is not installed.
+
+Imports go one way, those for types included: each of these imports only from those before it.
+
+    errors, events, helpers, recorder_arguments < faults, callbacks < statistics, hooks < storage < recording
+    < builtin_callbacks < trace_recorder < debug, integrations, launch
 """
 
 from __future__ import annotations

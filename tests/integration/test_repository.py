@@ -47,11 +47,6 @@ def test_only_what_runs_in_training_imports_torch() -> None:
     assert [name for name in elsewhere if importing.search(text_of(name))] == []
 
 
-def test_the_analyzer_does_not_import_the_recorder() -> None:
-    importing = re.compile(r"^\s*(import|from) overflow_recorder\b", re.MULTILINE)
-    assert [name for name in files() if name.startswith("analyzer/") and importing.search(text_of(name))] == []
-
-
 def test_ruff_bans_torch_where_it_has_no_place() -> None:
     lint = PROJECT["tool"]["ruff"]["lint"]
     assert "torch" in lint["flake8-tidy-imports"]["banned-api"]
@@ -193,28 +188,3 @@ def is_there(root: Path, name: str) -> bool:
 def test_every_folder_is_in_contributing() -> None:
     folders = [path.parent.name for package in PACKAGES for path in (ROOT / package).glob("*/__init__.py")]
     assert sorted(folders) == sorted(FOLDERS)
-
-
-def test_a_folder_of_the_analyzer_imports_only_from_folders_above_it() -> None:
-    # GIVEN the analyzer's folders in the order of CONTRIBUTING's table, `cli` last
-    folders = FOLDERS[: FOLDERS.index("cli") + 1]
-    for at, folder in enumerate(folders):
-        # THEN what each imports, types included, stands above it
-        assert imported_by(f"analyzer/overflow_analyzer/{folder}/") <= {*folders[: at + 1], "errors"}, folder
-
-
-def imported_by(place: str) -> set[str]:
-    """The folders and modules of the analyzer that the files under a path import."""
-    importing = re.compile(r"^\s*(?:import|from) overflow_analyzer\.(\w+)", re.MULTILINE)
-    found = [name for name in files() if name.startswith(place) and name.endswith(".py")]
-    assert found
-    return {module for name in found for module in importing.findall(text_of(name))}
-
-
-def test_the_recorder_imports_little_of_the_analyzer() -> None:
-    importing = re.compile(r"^\s*(?:import|from) overflow_analyzer\b(?:\.(\w+(?:\.\w+)?))?", re.MULTILINE)
-    modules = {
-        module for name in files() if name.startswith("recorder/") for module in importing.findall(text_of(name))
-    }
-    allowed = {"trace.opening", "render.report", "errors"}
-    assert sorted(module for module in modules - allowed if not module.startswith("format.")) == []
