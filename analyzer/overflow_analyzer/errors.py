@@ -9,32 +9,32 @@ from __future__ import annotations
 
 
 class TraceError(Exception):
-    """The root of everything the analyzer refuses."""
+    """The base class of the analyzer's errors."""
 
     exit_code = 3
 
 
 class TraceNotFoundError(TraceError):
-    """There is nothing at the path, or it may not be read."""
+    """There is nothing at the path, or there is no permission to read it."""
 
 
 class NotATraceError(TraceError):
-    """The file or directory is there but was not written by the recorder."""
+    """The file or directory is there, but the recorder did not write it."""
 
 
 class DamagedTraceError(TraceError):
-    """A trace of which nothing can be read any more."""
+    """Nothing in the trace can be read any more."""
 
 
 class UnknownVersionError(TraceError):
-    """The trace was written in a format version that this reader does not know."""
+    """The trace has a format version that this reader does not know."""
 
 
 class EmptyTraceError(TraceError):
-    """A readable trace in which nothing was recorded: never to be reported as clean."""
+    """The trace can be read, but nothing was recorded. This never counts as clean."""
 
 
 class NotRecordedError(TraceError):
-    """The rank, batch or module that was asked for is not in the trace."""
+    """The trace does not hold the rank, batch or module."""
 
     exit_code = 2

@@ -146,7 +146,7 @@ class CallbackHandler:
             callback: As for ``pop_callback``.
 
         Raises:
-            ValueError: An instance that is not there. A class of which there is no instance is no error.
+            ValueError: The instance is not there. A class without an instance is no error.
         """
         if self.pop_callback(callback) is None and not isinstance(callback, type):
             raise ValueError(f"{callback!r} is not among the callbacks: {self.callback_list or 'there are none'}")

@@ -12,7 +12,7 @@ class BatchLimitReached(ValueError):  # noqa: N818  the name that the design giv
 
 
 class TraceExistsError(FileExistsError):
-    """There is something at the path already; nothing of it was touched."""
+    """There is something at the path already. It was not touched."""
 
 
 class RecorderWarning(RuntimeWarning):
@@ -20,4 +20,4 @@ class RecorderWarning(RuntimeWarning):
 
 
 class NonFiniteWarning(RecorderWarning):
-    """An inf or nan was detected and ``on_nonfinite="warn"`` was asked for."""
+    """An inf or nan was detected under ``on_nonfinite="warn"``."""

@@ -37,7 +37,7 @@ class FigureDifference:
     epsilons: float
     """The same in epsilons of the coarser dtype (of float64's for integers)."""
     tolerated_epsilons: float
-    """How much would have been taken for rounding."""
+    """The epsilons that would have been tolerated as rounding."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class ModuleDifference:
-    """How far one module's entries are apart."""
+    """The differences of one module's entries."""
 
     module_name: str
     module_name_b: str
@@ -125,7 +125,7 @@ class BatchGrowth:
 
 @dataclass(frozen=True)
 class StructureDifference:
-    """A shape, kind, dtype, mode or class that is another one in B.
+    """A shape, kind, dtype, mode or class that differs in B.
 
     Dtypes, modes and classes alone do not make runs differ; dtypes do where the comparison is exact.
     """
@@ -144,7 +144,7 @@ class StructureDifference:
 
 @dataclass(frozen=True)
 class OnlyIn:
-    """Something that is in one trace alone."""
+    """Something that only one trace holds."""
 
     reason: Reason
     rank: int
@@ -165,7 +165,7 @@ class OnlyIn:
 
 @dataclass(frozen=True)
 class ModulePair:
-    """Two modules that were taken for the same."""
+    """Two modules that were matched."""
 
     a: str
     b: str
@@ -174,7 +174,7 @@ class ModulePair:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How A and B were laid side by side."""
+    """How the entries of A and B were matched."""
 
     ranks: tuple[tuple[int, int], ...]
     """Ranks of A and of B that were compared."""
@@ -183,9 +183,9 @@ class Alignment:
     offset_found: bool
     """Whether the offset was found from the figures rather than given."""
     modules: int
-    """Modules matched, by whatever pass."""
+    """The number of matched modules."""
     weaker: tuple[ModulePair, ...]
-    """Those not matched by their exact name and class."""
+    """The modules that match by less than name and class."""
     wrappers_a: tuple[str, ...]
     """Wrapper modules of A that B does not have: their frames repeat the wrapped module's and are not compared."""
     wrappers_b: tuple[str, ...]
@@ -193,7 +193,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Compared:
-    """How much was compared."""
+    """The numbers of what was compared."""
 
     entries: int
     frames: int
@@ -219,11 +219,11 @@ class TraceDiff:
     """The differences of two traces."""
 
     same: bool
-    """Whether something was compared and nothing differs. What only one of the traces recorded says nothing."""
+    """Whether something was compared and nothing differs. What only one trace recorded does not count."""
     first_divergence: Divergence | None
     """The first entry, in order of execution, that is inf or nan in one run only; else the first that differs."""
     first_difference: Divergence | None
-    """The first entry that differs, whether or not inf or nan: where the trouble may have begun."""
+    """The first entry that differs, finite or not. The fault may have begun there."""
     differences: tuple[ModuleDifference, ...]
     """By module, the largest first."""
     growth: tuple[BatchGrowth, ...]
@@ -235,7 +235,7 @@ class TraceDiff:
     alignment: Alignment
     tolerance: Tolerance
     nothing_compared: str | None = None
-    """Why, where nothing of the two traces could be compared."""
+    """The reason, if nothing in the two traces could be compared."""
     around: tuple[FramePair, ...] = ()
     """The frames around the first divergence."""
     notes: tuple[str, ...] = field(default=())

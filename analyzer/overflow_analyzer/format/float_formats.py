@@ -11,7 +11,7 @@ _Encoding = Literal["ieee", "fn", "fnuz"]
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """What a floating-point format can hold, in exact float64 values."""
+    """The limits of a floating-point format, as exact float64 values."""
 
     name: str
     """The dtype's name as torch has it, without ``torch.``."""
@@ -24,10 +24,10 @@ class FloatFormat:
     epsilon: float
     """The distance from 1 to the next larger value."""
     has_inf: bool
-    """Whether overflow shows as inf; where not, as nan or as ``max``."""
+    """Whether overflow gives inf. Otherwise it gives nan or ``max``."""
 
     def bits_left(self, value: float) -> float:
-        """Return how often ``value`` can double before it passes ``max``.
+        """Return how many times ``value`` can double before it passes ``max``.
 
         Args:
             value: A magnitude; 0 can double for ever (inf), inf is infinitely far past the limit (-inf).

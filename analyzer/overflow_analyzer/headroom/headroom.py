@@ -29,53 +29,53 @@ _ROWS_A_TABLE: Final = 1 << 15
 
 @dataclass(frozen=True)
 class ModuleHeadroom:
-    """What one module's recorded tensors leave."""
+    """The headroom of one module's recorded tensors."""
 
     module_name: str
     module_class: str
     nearest: Nearest | None
-    """The weight, buffer, input, output or recorded value nearest to its format's limit; None where none is a float."""
+    """The weight, buffer, input, output or recorded value nearest to its format's limit; None if none is a float."""
     headroom_bits: float | None
-    """How often it can double before it does not fit; negative: it does not; -inf: it is infinite."""
+    """How many times it can double before it overflows; negative if it has overflowed; -inf if it is infinite."""
     growth_bits: float | None
     """Doublings a batch, by least squares over the last recorded batches; None for fewer than two."""
     batches_left: float | None
-    """Batches until it does not fit if it goes on so, 0 where it does not already; None where it does not grow."""
+    """Batches until it overflows at this growth; 0 if it has overflowed; None if it does not grow."""
     vanishing: Vanishing | None
     """The input, output or gradient that is nearest to being 0 everywhere."""
     nonfinite_count: int
-    """Elements that are inf or nan, those that are intended left out."""
+    """Elements that are inf or nan, without intended ones."""
 
 
 @dataclass(frozen=True)
 class Headroom:
-    """What all modules of a trace leave, in order of first appearance."""
+    """The headroom of all modules of a trace, in order of first appearance."""
 
     modules: tuple[ModuleHeadroom, ...]
     dtype: str | None
-    """The format all figures were held against; None for each tensor's own."""
+    """The format with which all figures were compared; None for each tensor's own."""
     masks: int
     """Inputs and outputs left out because they hold exactly their format's limit, as masks of finfo.min do."""
     batches: int
-    """How many of the last recorded batches growth was measured over."""
+    """The number of last recorded batches over which growth was measured."""
 
     @property
     def too_large(self) -> tuple[ModuleHeadroom, ...]:
-        """The modules with a figure that the format does not hold."""
+        """The modules with a figure that exceeds the format's limit."""
         return tuple(one for one in self.modules if one.headroom_bits is not None and one.headroom_bits < 0)
 
     def by_headroom(self) -> list[ModuleHeadroom]:
-        """Return the modules with the least headroom first; those without figures are left out."""
+        """Return the modules, the least headroom first. Modules without figures are left out."""
         known = [one for one in self.modules if one.headroom_bits is not None]
         return sorted(known, key=lambda one: one.headroom_bits or 0.0)
 
     def by_growth(self) -> list[ModuleHeadroom]:
-        """Return the modules that grow the fastest first; those of which that is not known are left out."""
+        """Return the modules, the fastest growth first. Modules without a known growth are left out."""
         known = [one for one in self.modules if one.growth_bits is not None]
         return sorted(known, key=lambda one: -(one.growth_bits or 0.0))
 
     def by_underflow(self) -> list[ModuleHeadroom]:
-        """Return the modules that are 0 everywhere first, then by share of subnormals, then by nearness to the end."""
+        """Return the modules that are 0 everywhere, then the others by share of subnormals, then by smallness."""
         known = [one for one in self.modules if one.vanishing is not None]
         return sorted(known, key=lambda one: () if one.vanishing is None else one.vanishing.order)
 

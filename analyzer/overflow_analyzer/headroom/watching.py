@@ -54,7 +54,7 @@ class Alarm(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a run had come to at one moment."""
+    """The state of a run at one moment."""
 
     ended: tuple[HowEnded, ...]
     """One a rank."""
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 class Watcher:
-    """Looks at a trace again and again.
+    """Reads a trace repeatedly while its run is being recorded.
 
     Args:
         path: What ``open_trace`` takes.

@@ -31,16 +31,16 @@ _UNKNOWN_RUN = RunInfo(run_id="", rank=0, world_size=1, model_class="", started_
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole trace: one ``RankTrace`` for each rank that left something."""
+    """A whole trace, with one ``RankTrace`` for each rank that left something."""
 
     path: Path
     ranks: tuple[RankTrace, ...]
     lost: tuple[str, ...] = field(default=())
-    """Sentences about ranks of which nothing could be read."""
+    """Sentences about ranks that could not be read at all."""
 
     @property
     def world_size(self) -> int:
-        """Ranks the run was started with."""
+        """The number of ranks with which the run was started."""
         return max([len(self.ranks), *(one.run.world_size for one in self.ranks)])
 
     @property

@@ -47,7 +47,7 @@ class RankTrace:
     dropped_frames: int = 0
     """Frames of selected batches that the recorder gave up because the disk was slower than the run."""
     lost: tuple[str, ...] = ()
-    """Sentences that say what could not be read."""
+    """Sentences on what could not be read."""
 
     @property
     def row_groups(self) -> tuple[RowGroup, ...]:

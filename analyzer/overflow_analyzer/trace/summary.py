@@ -29,7 +29,7 @@ _CLEAN_ENDS: Final = ("closed", "detected", "aborted")
 
 @dataclass(frozen=True)
 class RankSummary:
-    """What one rank left."""
+    """The contents of one rank."""
 
     rank: int
     run: RunInfo
@@ -51,7 +51,7 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is in a trace."""
+    """The contents of a trace."""
 
     path: Path
     format_version: int
@@ -62,12 +62,12 @@ class Summary:
     frames: int
     """Of all ranks together."""
     batches: int
-    """Of the rank that has most."""
+    """Of the rank that has the most."""
     bytes: int
     closed: bool
     """Whether every rank is there and ended as it was asked to: its loop done, stopped early, or at an inf/nan."""
     lost: tuple[str, ...]
-    """What could not be read, of all ranks."""
+    """What could not be read, for all ranks."""
 
 
 def summarize(trace: Trace, progress: Progress = iter) -> Summary:

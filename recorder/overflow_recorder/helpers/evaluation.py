@@ -19,7 +19,7 @@ EvalValue: TypeAlias = "npt.NDArray[Any] | tuple[EvalValue, ...]"
 # eq=False: comparing arrays gives an array, not a bool. Not frozen: metric code assigns (-100 labels replaced, say).
 @dataclass(eq=False)
 class EvalPrediction:
-    """Evaluation output, always with labels, to compute metrics from.
+    """Evaluation output, always with labels, for computing metrics.
 
     It iterates, unpacks, indexes and slices like the tuple of what is present, in the order
     ``(predictions, label_ids, inputs, losses)``. What is None is left out and what follows moves up: with losses and
@@ -34,11 +34,11 @@ class EvalPrediction:
     """
 
     predictions: EvalValue
-    """What the model gave: an array of any shape (its first axis usually the examples), or a tuple of arrays."""
+    """The model's outputs: an array of any shape (its first axis usually the examples), or a tuple of arrays."""
     label_ids: EvalValue
-    """What it should have given: an array or a tuple of arrays."""
+    """The labels: an array or a tuple of arrays."""
     inputs: EvalValue | None = None
-    """What it was given, if kept."""
+    """The inputs, if kept."""
     losses: EvalValue | None = None
     """The loss of each example or batch, if kept."""
 

@@ -47,7 +47,7 @@ _in_force: _Seeds | None = None
 def set_seed(seed: SupportsIndex, deterministic: bool = False) -> None:
     """Seed ``random``, numpy and torch (CPU and every accelerator), each where it is installed.
 
-    Nothing is reseeded unless the seed is good. torch is imported if it is installed, since what is imported later
+    Nothing is reseeded unless the seed is valid. torch is imported if it is installed, since what is imported later
     would start from another state.
 
     Args:
@@ -81,7 +81,7 @@ def enable_full_determinism(seed: SupportsIndex, warn_only: bool = False) -> Non
     filled, and the environment variables these need (``CUBLAS_WORKSPACE_CONFIG``, whose valid value is kept;
     ``FLASH_ATTENTION_DETERMINISTIC``; ``HCCL_DETERMINISTIC``). Call it before the first CUDA operation.
 
-    What stays different even so: other hardware, versions of torch or numbers of threads and processes; the order of
+    These can still differ: other hardware, versions of torch or numbers of threads and processes; the order of
     sets of strings (start Python with ``PYTHONHASHSEED=0``); libraries with generators of their own.
 
     Args:

@@ -1,4 +1,4 @@
-"""How much two figures may differ before the runs are said to differ."""
+"""How much two figures may differ before the runs count as different."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MOST_TOLERATED: Final = 0.5
 class Tolerance:
     """What is taken for rounding.
 
-    Without options a figure may differ by ``slack`` epsilons of the coarser dtype, and twice that in float32 and
-    float64, whose sums depend on their order by more than the last bit. Where something before it differs
-    already, if only by rounding, that comes on top, as a random walk does: the epsilon is then the coarsest of what
-    differed (what came out of a bfloat16 layer is no more exact in a float32 one), times the square root of the number
-    of frames before it in its batch and of optimizer steps since (for a weight: of the steps alone). Never tolerated is
-    a relative difference above a half.
+    Without options a figure may differ by ``slack`` epsilons of the coarser dtype, and by twice that in float32 and
+    float64, whose sums depend on their order by more than the last bit. After an earlier difference, even if it was
+    only rounding, a figure may differ by more, as in a random walk. The epsilon is then the coarsest of what differed,
+    because the output of a bfloat16 layer is no more exact in a float32 one. It is multiplied by the square root of the
+    number of frames before it in its batch and of optimizer steps since; for a weight, of the steps alone. A relative
+    difference above a half is never tolerated.
     """
 
     rtol: float | None = None
@@ -29,7 +29,7 @@ class Tolerance:
     exact: bool = False
     """Every figure must be the same bit for bit, and every dtype and class too (nan equals nan)."""
     slack: float = 2.0
-    """Epsilons that are tolerated where all before agrees bit for bit."""
+    """Epsilons that are tolerated as long as everything before agrees bit for bit."""
 
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol), ("slack", self.slack)):
