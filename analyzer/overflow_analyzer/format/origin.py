@@ -1,0 +1,180 @@
+"""``_origin.json``: which operation made the first inf/nan, as the recorder saw when it ran the origin module again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from overflow_analyzer.errors import DamagedTraceError
+
+ORIGIN_FILE: Final = "_origin.json"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One line of a program."""
+
+    file: str
+    """Relative to the directory in which the run was started, where it lies below it."""
+    line: int
+    function: str
+    """Function or method, as ``Attention.forward``."""
+    code: str
+    """The line's text; empty where the file could not be read."""
+
+
+@dataclass(frozen=True)
+class TensorFigures:
+    """An operand or a result of the operation."""
+
+    name: str
+    """The operation's own name for it, as ``self`` or ``mat2``; ``result`` for what it returned."""
+    source: str
+    """Which weight, buffer or input it is, as ``weight of encoder.query``; empty where it was computed."""
+    dtype: str
+    shape: tuple[int, ...]
+    numel: int
+    abs_max: float | None
+    finite_abs_max: float | None
+    nan_count: int
+    posinf_count: int
+    neginf_count: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a tensor the non-finite elements lie."""
+
+    count: int
+    numel: int
+    first: tuple[int, ...]
+    """Index of the first one."""
+    pattern: tuple[int | None, ...]
+    """Per dimension the one index that all of them have, or None where they differ."""
+    whole: bool
+    """Whether every element that ``pattern`` covers is non-finite."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The same operation with the same operands in a wider format."""
+
+    dtype: str
+    finite: bool
+    abs_max: float | None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The first operation whose operands are finite and whose result is not."""
+
+    name: str
+    """torch's public name, as ``torch.matmul``."""
+    aten: str
+    """The operation that ran, as ``aten.bmm``."""
+    module_name: str
+    """The module in whose forward it ran."""
+    module_class: str
+    source: SourceLine | None
+    """The line outside torch that called it; None where the module's own code is torch's alone."""
+    calls: tuple[SourceLine, ...]
+    """The calls between the replayed module's forward and ``source``, the outermost first."""
+    called_at: SourceLine | None
+    """The line outside torch that called the replayed module."""
+    operands: tuple[TensorFigures, ...]
+    scalars: tuple[str, ...]
+    """Numbers among the operands, as ``other=0.0``."""
+    result: TensorFigures
+    place: Place
+    tried: Tried | None
+    cause: str | None
+    """What the figures prove, as ``overflow`` or ``division-by-zero``; None where they prove nothing."""
+    evidence: tuple[str, ...]
+    """Sentences with the figures that prove it."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What running the origin module again has shown."""
+
+    batch_number: int
+    frame_number: int
+    """Of the frame in which the inf/nan was detected."""
+    module_name: str
+    module_class: str
+    role: str
+    context: str
+    place: Place | None
+    """Where in the detected tensor the non-finite elements lie."""
+    replayed: str | None
+    """Name of the module that was run again; None where none was."""
+    operation: Operation | None
+    reason: str | None
+    """Why no operation is named; None where one is."""
+    seconds: float
+    """How long the training waited for this."""
+    version: int = _VERSION
+
+    def to_json(self) -> str:
+        """Return strict JSON: the keys are the fields' names, non-finite numbers the strings "inf", "-inf", "nan"."""
+        return json.dumps(_to_plain(dataclasses.asdict(self)), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: object) -> Origin:
+        """Parse ``to_json``'s text; keys that are not known here are left out.
+
+        Args:
+            text: What stands in the file.
+            where: The file's name, for the message.
+
+        Raises:
+            DamagedTraceError: It is not such a text, or of a later version.
+        """
+        try:
+            found = json.loads(text)
+            if found["version"] != _VERSION:
+                raise DamagedTraceError(f"{where}: version {found['version']!r} is not known here")
+            origin: Origin = _build(cls, found)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DamagedTraceError(f"{where}: does not describe an origin ({type(error).__name__}: {error})") from None
+        return origin
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  nan
+        return str(value)
+    return value
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(kind: Any, value: Any) -> Any:
+    """Return ``value`` as what a type hint says; what a file says is not believed."""
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items()})
+    arguments = typing.get_args(kind)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        inner = next(one for one in arguments if one is not type(None))
+        return None if value is None else _build(inner, value)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"{value!r} is not a list")
+        return tuple(_build(arguments[0], item) for item in value)
+    if kind is float and (value in ("inf", "-inf", "nan") or type(value) is int):
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    return value

@@ -1,0 +1,312 @@
+"""From a detection to the operation: which call is run again, what its run shows, and why it shows nothing.
+
+The calls that are still open when an inf/nan is detected stand on the interpreter's stack, with their arguments. What
+came out of a module is looked for in that module; what was seen going into one was made in the module around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import torch
+from torch import nn
+
+from overflow_analyzer.format.origin import Origin
+from overflow_recorder.faults import describe_error, raised_by_signal_handler
+from overflow_recorder.recording.values import walk, walk_inputs
+from overflow_recorder.replay.figures import is_float, is_nonfinite, place_of
+from overflow_recorder.replay.refusal import Refused, TargetReached
+from overflow_recorder.replay.sources import CALL, frames_from, users_lines
+from overflow_recorder.replay.untouched import (
+    generators_in,
+    leaves_of,
+    modules_kept,
+    random_states_kept,
+    structural_copy,
+    surroundings,
+)
+from overflow_recorder.replay.watch import OperationWatch, PublicNames, Record
+from overflow_recorder.statistics.quiet import quiet
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.origin import Operation, Place
+
+
+_SECONDS: Final = 30.0
+_OTHER_RANDOM_STATES: Final = 8
+
+
+class OpenCall(NamedTuple):
+    """A module's forward that has not returned yet."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+    """What its forward has returned already, where only its hooks still run."""
+    frame: FrameType
+
+
+class _Shown(NamedTuple):
+    """What one module's second run has shown."""
+
+    record: Record | None
+    given: tuple[str, ...]
+    """Non-finite tensors from outside that the detected one stems from."""
+
+
+def find_operation(model: nn.Module, frame: Frame) -> Origin:
+    """Run the origin module again and find the operation that made an inf/nan.
+
+    Call it where the inf/nan is detected, on the thread and in the autocast mode of the forward: what is run again is
+    taken from the calls that are still open there. The training's state is afterwards what it was, bit for bit.
+
+    Args:
+        model: The recorded model.
+        frame: The frame in which the inf/nan was detected.
+
+    Returns:
+        The operation, or the reason why none is named.
+    """
+    started = time.perf_counter()
+    entry = frame.nonfinite_entries[0]
+    calls = _open_calls(sys._getframe(1))
+    place = operation = replayed = reason = None
+    try:
+        target = _target(model, frame.module_name)
+        place = _place_of_entry(target, calls, entry)
+        operation, replayed = _search(model, target, entry, calls)
+    except Refused as refused:
+        reason = refused.reason
+    except torch.OutOfMemoryError:
+        reason = "the second run does not fit in memory"
+    return Origin(
+        batch_number=frame.batch_number,
+        frame_number=frame.frame_number,
+        module_name=frame.module_name,
+        module_class=frame.module_class,
+        role=entry.role,
+        context=entry.context,
+        place=place,
+        replayed=replayed,
+        operation=operation,
+        reason=reason,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _open_calls(frame: FrameType | None) -> list[OpenCall]:
+    """Return the calls that are under way on this thread, innermost first."""
+    calls = []
+    for one in frames_from(frame):
+        if one.f_code is CALL:
+            found = one.f_locals
+            calls.append(OpenCall(found["self"], found["args"], found["kwargs"], found.get("result"), one))
+    return calls
+
+
+def _target(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        raise Refused(f"the model has no module {name!r} any more") from None
+
+
+def _place_of_entry(target: nn.Module, calls: list[OpenCall], entry: Entry) -> Place | None:
+    """Say where in the detected tensor the inf/nan lies, if it is still at hand."""
+    call = calls[0] if calls and calls[0].module is target else None
+    if entry.role in ("weight", "buffer"):
+        found: Any = getattr(target, entry.context, None)
+    elif call is not None and entry.role in ("input", "output"):
+        leaves = walk_inputs(call.args, call.kwargs) if entry.role == "input" else walk(call.output, "output")
+        found = next((leaf for context, leaf in leaves if context == entry.context), None)
+    else:
+        found = None
+    return place_of(found) if isinstance(found, torch.Tensor) else None
+
+
+def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenCall]) -> tuple[Operation, str]:
+    """Run the open calls again, from the one that may have made it outward, until one shows the operation."""
+    _refuse_in_general(entry, calls)
+    is_open = calls[0].module is target
+    inside = calls[1:] if is_open and entry.role == "input" else calls
+    names = {id(module): name for name, module in model.named_modules()}
+    deadline = time.monotonic() + _SECONDS
+    fallback: tuple[Operation, str] | None = None
+    first: Refused | None = None
+    reason = "no recorded module was running around it: the value was given to it from outside the model"
+    for call in inside:
+        try:
+            shown = _run_until_shown(call, target, entry.role, names, deadline)
+        except Refused as refused:
+            first = first or refused
+            if not refused.outward:
+                break
+            continue
+        operation = None if shown.record is None else shown.record.operation
+        if operation is not None:
+            named = dataclasses.replace(operation, called_at=next(iter(users_lines(call.frame.f_back)), None))
+            fallback = fallback or (named, names.get(id(call.module), ""))
+        if operation is not None and not shown.given:
+            return named, names.get(id(call.module), "")
+        reason = f"it came with {', '.join(dict.fromkeys(shown.given))} of {_label(call, names)}"
+    if fallback is not None:
+        return fallback
+    raise first or Refused(reason)
+
+
+def _refuse_in_general(entry: Entry, calls: list[OpenCall]) -> None:
+    if entry.role in ("weight", "buffer"):
+        raise Refused(f"the {entry.role} itself is non-finite ({entry.context}): no operation of the forward made it")
+    if entry.role not in ("input", "output"):
+        raise Refused("no module's forward made it")
+    if not calls:
+        raise Refused("no module is running any more: its inputs are gone")
+    if torch.compiler.is_compiling() or isinstance(calls[0].module, torch.jit.ScriptModule):
+        raise Refused("the module is compiled: it does not run as Python")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise Refused("a transform of torch.func is running around it")
+
+
+def _label(call: OpenCall, names: dict[int, str]) -> str:
+    return f"{names.get(id(call.module)) or 'the root module'} ({type(call.module).__name__})"
+
+
+def _run_until_shown(call: OpenCall, target: nn.Module, role: str, names: dict[int, str], deadline: float) -> _Shown:
+    """Run one call again, with other random states where it draws random numbers and stays finite.
+
+    Raises:
+        Refused: The run cannot be true or safe, or it stays finite.
+    """
+    own = generators_in([call.args, call.kwargs, *(vars(module) for module in call.module.modules())])
+    for attempt in range(1 + _OTHER_RANDOM_STATES):
+        with random_states_kept(own):
+            if attempt:
+                torch.manual_seed(attempt)
+            shown, draws = _run(call, target, role, names, deadline)
+        if shown is not None:
+            return shown
+        if not draws:
+            break
+    tried = f", with {_OTHER_RANDOM_STATES} other random states neither" if draws else ""
+    raise Refused(
+        f"it did not become non-finite again when {_label(call, names)} was run a second time{tried}", outward=True
+    )
+
+
+def _run(
+    call: OpenCall, target: nn.Module, role: str, names: dict[int, str], deadline: float
+) -> tuple[_Shown | None, bool]:
+    public = PublicNames()
+    watch = OperationWatch(public, _known(call, names), names, call.module, _forward.__code__, deadline)
+    reached = _Reached(watch, role)
+    args, kwargs = structural_copy(call.args), structural_copy(call.kwargs)
+    leaves = leaves_of([args, kwargs])
+    try:
+        with modules_kept(call.module) as copies, surroundings():
+            watch.may_write(copies)
+            handles = [] if call.module is target and role == "output" else reached.attach(target)
+            try:
+                with public, watch:
+                    output = _forward(call.module, args, kwargs)
+                if not handles:
+                    reached.look(walk(output, "output"))
+            except TargetReached:
+                pass
+            finally:
+                watch.restore_generators()
+                for handle in handles:
+                    handle.remove()
+    except (torch.OutOfMemoryError, MemoryError):
+        raise Refused("the second run does not fit in memory") from None
+    except Exception as error:
+        if raised_by_signal_handler(error):
+            raise
+        if isinstance(error, RuntimeError) and "allocate memory" in str(error):
+            raise Refused("the second run does not fit in memory") from None
+        raise Refused(f"the second run raised {describe_error(error)}", outward=True) from None
+    if leaves_of([args, kwargs]) != leaves:
+        raise Refused("it changes an object that it was given, such as a cache", outward=True)
+    return reached.shown(), watch.draws
+
+
+def _forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The second run: source lines are looked for below this call. No hook of the module itself runs."""
+    return module.forward(*args, **kwargs)
+
+
+def _known(call: OpenCall, names: dict[int, str]) -> dict[int, str]:
+    """Return the names of what the call was given and of the weights below it, by the identity of their storage."""
+    named = [(context, leaf) for context, leaf in walk_inputs(call.args, call.kwargs) if isinstance(leaf, torch.Tensor)]
+    for module in call.module.modules():
+        where = names.get(id(module)) or type(module).__name__
+        named += [
+            (f"{name} of {where}", tensor)
+            for tensors in (module._parameters, module._buffers)
+            for name, tensor in tensors.items()
+            if tensor is not None
+        ]
+    return {tensor.untyped_storage()._cdata: name for name, tensor in reversed(named) if _has_storage(tensor)}
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+class _Reached:
+    """Waits for the inf/nan at the module at which it was detected."""
+
+    def __init__(self, watch: OperationWatch, role: str) -> None:
+        self._watch, self._role = watch, role
+        self._found: list[tuple[str, Record | None]] = []
+
+    def attach(self, target: nn.Module) -> list[Any]:
+        """Hook the module for the second run, in which it has no other hook."""
+        if self._role == "input":
+            return [target.register_forward_pre_hook(self._before, with_kwargs=True)]
+        return [target.register_forward_hook(self._after)]
+
+    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.look(walk_inputs(args, kwargs))
+
+    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.look(walk(output, "output"))
+
+    def look(self, leaves: Any) -> None:
+        """Remember what is non-finite, and stop the second run there.
+
+        Raises:
+            TargetReached: There is an inf/nan.
+        """
+        with quiet():
+            for context, leaf in leaves:
+                if is_float(leaf) and is_nonfinite(leaf):
+                    self._found.append((context, self._watch.record_of(leaf)))
+        if self._found:
+            raise TargetReached
+
+    def shown(self) -> _Shown | None:
+        """Return what made it; None where nothing was non-finite."""
+        if not self._found:
+            return None
+        ancestors = {
+            record.order: record for _, found in self._found if found is not None for record in found.ancestors()
+        }
+        records = [ancestors[order] for order in sorted(ancestors)]
+        given = [context for context, found in self._found if found is None]
+        given += [name for record in records for name in record.given]
+        for kind in ("made", "turned", "literal", "unwritten"):
+            for record in records:
+                if record.kind == kind and record.operation is not None:
+                    return _Shown(record, tuple(given))
+        return _Shown(None, tuple(given))
