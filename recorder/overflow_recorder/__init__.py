@@ -4,7 +4,7 @@ Names are imported when first used, so that the training helpers work where torc
 
 Imports go one way, those for types included: each of these imports only from those before it.
 
-    errors, events, helpers, recorder_arguments < faults, callbacks < statistics, hooks < storage < recording
+    errors, events, helpers, recorder_arguments < faults, callbacks < statistics, hooks < storage < recording < replay
     < builtin_callbacks < trace_recorder < debug, integrations, launch
 """
 
