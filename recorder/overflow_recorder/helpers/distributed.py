@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,13 +16,6 @@ _log = logging.getLogger(__name__)
 
 _FIRST_SPECIAL_SLURM_STEP = 0xFFFFFFF0
 """Step numbers from here on are no tasks of srun: 0xfffffffa is an interactive shell, 0xfffffffb the batch script."""
-
-
-class _Place(NamedTuple):
-    """Where this process stands in its job."""
-
-    rank: int
-    world_size: int
 
 
 @contextmanager
@@ -48,7 +41,10 @@ def torch_distributed_zero_first(local_rank: int) -> Iterator[None]:
         yield
     except BaseException:
         if distributed is not None and local_rank == 0:
-            _release_after_failure(distributed)
+            try:  # a barrier that fails too must not hide why the leader failed
+                _barrier(distributed, 0)
+            except Exception as error:  # noqa: BLE001 - torch raises RuntimeError, DistBackendError and others
+                _log.error("the other processes could not be released: %s", error)
         raise
     if distributed is not None and local_rank == 0:
         _barrier(distributed, local_rank)
@@ -75,7 +71,7 @@ def rank_and_world_size() -> tuple[int, int]:
     for rank_name, size_name, _ in _launchers():
         place = _place(rank_name, size_name)
         if place is not None:
-            return place.rank, place.world_size
+            return place
     return 0, 1
 
 
@@ -115,28 +111,14 @@ def _barrier(distributed: Any, local_rank: int) -> None:
     bound = getattr(distributed.group.WORLD, "bound_device_id", None)
     # A group of several backends ("cpu:gloo,cuda:nccl", or none named) waits on the CPU: torch sees to that.
     if distributed.get_backend() in ("nccl", "cuda:nccl") and bound is None:
-        distributed.barrier(device_ids=[_cuda_device(local_rank)])
+        # nccl needs this process's device: two ranks on one never finish. A current device other than 0 was chosen by
+        # the script. 0 may mean that none was yet; then it is the local rank's, if this process sees that many.
+        cuda: Any = sys.modules["torch"].cuda
+        current: int = cuda.current_device()
+        device = local_rank if current == 0 and local_rank < cuda.device_count() else current
+        distributed.barrier(device_ids=[device])
     else:
         distributed.barrier()
-
-
-def _cuda_device(local_rank: int) -> int:
-    """The CUDA device of this process, which nccl's barrier needs: two ranks on one device never finish it.
-
-    A current device other than 0 was chosen by the script. 0 may also mean that none was chosen yet; then the local
-    rank says it, unless each process sees only its own device.
-    """
-    cuda: Any = sys.modules["torch"].cuda
-    current: int = cuda.current_device()
-    return local_rank if current == 0 and local_rank < cuda.device_count() else current
-
-
-def _release_after_failure(distributed: Any) -> None:
-    """Let the others go on; a barrier that fails too must not hide why the leader failed."""
-    try:
-        _barrier(distributed, 0)
-    except Exception as error:  # noqa: BLE001 - torch raises RuntimeError, DistBackendError and others
-        _log.error("the other processes could not be released: %s", error)
 
 
 def _launchers() -> Iterator[tuple[str, str, str]]:
@@ -161,13 +143,13 @@ def _is_srun_task() -> bool:
     return step.isdecimal() and int(step) < _FIRST_SPECIAL_SLURM_STEP
 
 
-def _place(rank_name: str, size_name: str) -> _Place | None:
+def _place(rank_name: str, size_name: str) -> tuple[int, int] | None:
     if rank_name not in os.environ or size_name not in os.environ:
         return None
-    place = _Place(_integer(rank_name), _integer(size_name, minimum=1))
-    if place.rank >= place.world_size:
-        raise ValueError(f"{rank_name}={place.rank} is not below {size_name}={place.world_size}")
-    return place
+    rank, world_size = _integer(rank_name), _integer(size_name, minimum=1)
+    if rank >= world_size:
+        raise ValueError(f"{rank_name}={rank} is not below {size_name}={world_size}")
+    return rank, world_size
 
 
 def _integer(name: str, minimum: int = 0) -> int:

@@ -169,16 +169,12 @@ def _set_environment(wanted: dict[str, str], torch: Any) -> dict[str, str]:
     cublas = os.environ.get(_CUBLAS_VARIABLE)
     if cublas not in _CUBLAS_VALUES:
         os.environ[_CUBLAS_VARIABLE] = _CUBLAS_VALUES[0]
-        _warn_about_cublas(cublas, torch)
+        if cublas is not None:
+            message = f"{_CUBLAS_VARIABLE}={cublas!r} is not deterministic; it is now {_CUBLAS_VALUES[0]!r}"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+        if torch is not None and torch.cuda.is_initialized():
+            message = f"CUDA was already in use when {_CUBLAS_VARIABLE} was set: matrix products may not notice it"
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
     os.environ.update(wanted)
     names = (_CUBLAS_VARIABLE, *wanted, "PYTHONHASHSEED")
     return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _warn_about_cublas(replaced: str | None, torch: Any) -> None:
-    if replaced is not None:
-        message = f"{_CUBLAS_VARIABLE}={replaced!r} is not deterministic; it is now {_CUBLAS_VALUES[0]!r}"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
-    if torch is not None and torch.cuda.is_initialized():
-        message = f"CUDA was already in use when {_CUBLAS_VARIABLE} was set: matrix products may not notice it"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_recorder.helpers.arguments.converter import ConversionError
 from overflow_recorder.helpers.arguments.fields import Argument, arguments_of, did_you_mean
 
 if TYPE_CHECKING:
@@ -40,8 +39,9 @@ def environment_options(kinds: Iterable[type], environment: Mapping[str, str]) -
 
 
 def _converted(name: str, argument: Argument, text: str) -> Any:
-    converter = argument.converter
+    label, converter = f"the environment variable {name}", argument.converter
     try:
-        return converter.from_tokens([text] if converter.nargs is None else shlex.split(text))
-    except (ConversionError, ValueError) as error:  # shlex: a quotation is not closed
-        raise ValueError(f"the environment variable {name}: {error}") from None
+        texts = [text] if converter.nargs is None else shlex.split(text)
+    except ValueError as error:  # a quotation is not closed
+        raise ValueError(f"{label}: {error}") from None
+    return argument.convert(converter.from_texts, texts, label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,62 @@ def test_an_option_that_is_taken_is_refused_with_class_and_field(kind: Any) -> N
 def test_what_is_no_dataclass_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="expected dataclasses"):
         DataclassArgumentParser(wrong)
+
+
+@pytest.mark.parametrize("hint", [Colour, Colour | None])
+def test_an_enums_default_may_be_the_text_of_a_member(hint: Any) -> None:
+    # GIVEN a field as older scripts have it
+    kind = make_dataclass("Args", [("x", hint, field(default="red", metadata={"help": "X."}))])
+
+    # THEN it is the member, wherever it comes from
+    assert _parse(kind).x is Colour.RED
+    assert DataclassArgumentParser(kind).parse_dict({})[0].x is Colour.RED
+    assert "(default: Colour.RED)" in DataclassArgumentParser(kind).format_help()
+
+
+def test_an_enums_default_that_may_be_a_text_stays_one() -> None:
+    assert _parse(make_dataclass("Args", [("x", Colour | str, "red")])).x == "red"
+
+
+def test_an_enums_default_that_is_no_member_is_refused_with_class_and_field() -> None:
+    kind = make_dataclass("Args", [("x", Colour, "green")])
+
+    with pytest.raises(ValueError, match=r"^Args\.x: its default: expected Colour, one of red, blue, got 'green'$"):
+        DataclassArgumentParser(kind)
+
+
+# --- InitVar
+
+
+def test_what_only_the_constructor_takes_is_an_argument() -> None:
+    # GIVEN postponed annotations
+    @dataclass
+    class Args:
+        size: InitVar[int]
+        scale: InitVar[list[float] | None] = None
+        area: float = field(init=False)
+
+        def __post_init__(self, size: int, scale: list[float] | None) -> None:
+            self.area = size * sum(scale or [1.0])
+
+    # THEN
+    assert _parse(Args, "--size", "3").area == 3.0
+    assert _parse(Args, "--size", "3", "--scale", "1", "2").area == 9.0
+    assert DataclassArgumentParser(Args).parse_dict({"size": "2"})[0].area == 2.0
+    with pytest.raises(ValueError, match=r"^Args\.size: expected int, got 'x'"):
+        DataclassArgumentParser(Args).parse_dict({"size": "x"})
+    with pytest.raises(ValueError, match=r"^Args\.size: missing"):
+        DataclassArgumentParser(Args).parse_dict({})
+
+
+@pytest.mark.parametrize("annotation", [InitVar[int], InitVar["int"]])
+def test_an_initvar_however_it_is_written(annotation: Any) -> None:
+    seen: list[object] = []
+    kind = make_dataclass("Args", [("x", annotation)], namespace={"__post_init__": lambda self, x: seen.append(x)})
+
+    _parse(kind, "--x", "3")
+
+    assert seen == [3]
 
 
 # --- postponed annotations (this module's are)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from overflow_recorder.helpers.arguments import DataclassArgumentParser
+from overflow_recorder.helpers.arguments.files import read_args_file
 
 
 @dataclass
@@ -174,7 +180,96 @@ def test_yaml_without_pyyaml_says_what_to_install(tmp_path: Path) -> None:
         PARSER.parse_yaml_file(path)
 
 
+TWICE = [
+    ("a.json", '{"rate": 1, "rate": 2}', r"not valid JSON: Train\.rate is given twice"),
+    ("a.yaml", "rate: 1\nrate: 2", r"not valid YAML: Train\.rate is given twice"),
+    ("a.yaml", "rate: 1\n'rate': 2", r"not valid YAML: Train\.rate is given twice"),
+    # A key inside a value is none of the fields.
+    ("a.json", '{"rate": {"rate": 1, "rate": 2}}', "not valid JSON: 'rate' is given twice"),
+    ("a.yaml", "rate:\n  rate: 1\n  rate: 2", "not valid YAML: 'rate' is given twice"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), TWICE)
+def test_a_key_with_two_values_is_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+    path = _write(tmp_path / name, content)
+    parse = PARSER.parse_json_file if name.endswith("json") else PARSER.parse_yaml_file
+
+    with pytest.raises(ValueError, match=rf"{name}: {message}$"):
+        parse(path)
+
+
+def test_keys_that_yaml_merges_are_no_keys_with_two_values(tmp_path: Path) -> None:
+    # GIVEN a mapping that is merged before it is itself made
+    text = "a: {b: &own {<<: &base {rate: 1, eval_every: 2}, rate: 3}}\n<<: *own\n<<: *base\n1: x\n'1': y\n"
+    path = _write(tmp_path / "a.yaml", text)
+
+    # THEN what is written first counts, as PyYAML has it
+    made = PARSER.parse_yaml_file(path, allow_extra_keys=True)
+    assert made == (Train(yaml.safe_load(text)["rate"]), Evaluate(2))
+
+
+def test_a_json_option_with_two_values_for_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = DataclassArgumentParser(make_dataclass("Args", [("x", dict)]))
+
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses(["--x", '{"a": 1, "a": 2}'])
+
+    assert "Args.x: expected dict" in (error := capsys.readouterr().err)
+    assert "not valid JSON: 'a' is given twice" in error
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yaml", "a.args"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str) -> None:
+    # GIVEN what an editor on Windows puts before the first character
+    text = {"a.json": '{"rate": 1}', "a.yaml": "rate: 1", "a.args": "--rate 1"}[name]
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8-sig")
+
+    # THEN
+    if name == "a.args":
+        assert PARSER.parse_args_into_dataclasses([], args_filename=path)[0] == Train(1.0)
+    else:
+        assert (PARSER.parse_json_file if name == "a.json" else PARSER.parse_yaml_file)(path)[0] == Train(1.0)
+
+
 # --- .args files
+
+
+@given(st.lists(st.text("ab #'\"\n\\", max_size=8), max_size=4).map(" ".join))
+@settings(max_examples=40, deadline=None)
+def test_an_args_file_is_split_as_a_shell_does(text: str) -> None:
+    # GIVEN what a shell makes of the text; an open quotation is an error of both
+    shell = subprocess.run(
+        ["bash", "-c", f'set -f; printf "%s\\0" x {text}\n'], capture_output=True, text=True, check=False
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        path = _write(Path(directory) / "a.args", text)
+
+        # WHEN
+        try:
+            found = read_args_file(path)
+        except ValueError:
+            found = None
+
+    # THEN
+    lines_are_one = "\n" not in text and not text.endswith("\\")
+    if lines_are_one and found is not None:
+        assert ["x", *found] == shell.stdout.split("\0")[:-1]
+
+
+def test_comments_in_an_args_file(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.args", "# the peak\n--rate 1  # not 2\n--output 'a # b'\n#--no_shuffle\n--layers 1\n")
+
+    made = PARSER.parse_args_into_dataclasses([], args_filename=path)[0]
+
+    assert made == Train(1.0, Path("a # b"), [1])
+
+
+def test_a_number_sign_inside_a_word_is_no_comment(tmp_path: Path) -> None:
+    path = _write(tmp_path / "a.args", "--rate 1 --output a#b/''#c")
+
+    assert PARSER.parse_args_into_dataclasses([], args_filename=path)[0] == Train(1.0, Path("a#b/#c"))
 
 
 def test_the_last_word_is_the_command_lines(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import datetime as dt
 import decimal
 import fractions
 import json
+import math
 import os
 import re
 import uuid
@@ -202,6 +203,34 @@ def test_a_type_that_no_text_makes_is_refused_when_the_parser_is_made(hint: Any)
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.complex_numbers(allow_nan=False)))
 def test_a_number_comes_back_from_its_text(number: complex) -> None:
     assert_same(from_line(type(number), f"--x={number!r}"), number)
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "expected"),
+    [
+        (float, "-Infinity", -math.inf),
+        (float, "-INF", -math.inf),
+        (float, "-.5", -0.5),
+        (complex, "-1+2j", -1 + 2j),
+        (complex, "-1.5e-3-2e+4j", -1.5e-3 - 2e4j),
+        (complex, "-2j", complex(0, -2)),
+        (complex, "-j", complex(0, -1)),
+        (complex, "-1+j", complex(-1, 1)),
+        (complex, "-inf-infj", complex("-inf-infj")),
+        (fractions.Fraction, "-1/3", fractions.Fraction(-1, 3)),
+        (decimal.Decimal, "-1.10", decimal.Decimal("-1.10")),
+        (list[complex], "-1+2j", [-1 + 2j]),
+    ],
+)
+def test_a_value_that_begins_with_a_minus(hint: Any, text: str, expected: object) -> None:
+    assert_same(from_line(hint, "--x", text), expected)
+
+
+def test_a_minus_is_no_number_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("-x", "-jj", "-1+2", "-1/j"):
+        with pytest.raises(SystemExit):
+            from_line(complex, "--x", text)
+    assert capsys.readouterr().err.count("argument --x: expected one argument") == 4
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False)))

@@ -6,19 +6,24 @@ import argparse
 import dataclasses
 import re
 import sys
+from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
-from overflow_recorder.helpers.arguments.converter import ConversionError
+from overflow_recorder.helpers.arguments.converters import ConversionError
 from overflow_recorder.helpers.arguments.fields import GROUP_ATTRIBUTE, Argument, arguments_of, build, did_you_mean
 from overflow_recorder.helpers.arguments.files import read_args_file, read_json, read_yaml, script_args_file
-from overflow_recorder.helpers.arguments.options import ArgumentAction, add_options
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
-_NEGATIVE_NUMBER = re.compile(r"-(?:(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?|inf|nan)$", re.IGNORECASE)
+_REAL = r"(?:(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d+)?|inf(?:inity)?|nan)"
+_NEGATIVE_NUMBER = re.compile(rf"-(?:{_REAL}(?:/\d+|j|[+-]{_REAL}?j)?|j)$", re.IGNORECASE)
+_PERCENT = re.compile(r"%%|%\((?:default|prog|dest|metavar|type|choices|const|nargs|required)\)s|%")
+"""argparse formats help texts with %: what is meant for it, and any other percent sign."""
+_UNMATCHED = object()
+"""The const of a flag: what argparse passes where the option stood alone."""
 
 
 class UnrecognizedArgumentsError(SystemExit, ValueError):
@@ -64,14 +69,18 @@ class DataclassArgumentParser(argparse.ArgumentParser):
         # argparse's own pattern takes -1e-4 and -inf for options, and the option before them for one without a value.
         self._negative_number_matcher = _NEGATIVE_NUMBER
         self.dataclass_types = _as_dataclasses(dataclass_types)
-        taken = _unique_names([argument for kind in self.dataclass_types for argument in arguments_of(kind)])
-        groups: dict[str, argparse._ArgumentGroup] = {}
-        for kind in self.dataclass_types:
-            title = getattr(kind, GROUP_ATTRIBUTE, None)
+        self._arguments: dict[str, Argument] = {}
+        for argument in (argument for kind in self.dataclass_types for argument in arguments_of(kind)):
+            if argument.name in self._arguments:  # one option cannot fill two fields
+                first = self._arguments[argument.name].label
+                raise ValueError(f"{argument.label}: {first} has this name already; one of the two must be renamed")
+            self._arguments[argument.name] = argument
+        groups: dict[str | None, argparse._ArgumentGroup] = {}
+        for argument in self._arguments.values():
+            title = getattr(argument.owner, GROUP_ATTRIBUTE, None)
             if title is not None and title not in groups:
                 groups[title] = self.add_argument_group(title)
-            for argument in arguments_of(kind):
-                add_options(self if title is None else groups[title], argument, taken)
+            _add_options(groups.get(title, self), argument, self._arguments)
 
     def parse_args_into_dataclasses(
         self,
@@ -135,11 +144,10 @@ class DataclassArgumentParser(argparse.ArgumentParser):
         Raises:
             ValueError: A value is of the wrong type, one without default is missing, or a key is unknown.
         """
-        names = [argument.name for kind in self.dataclass_types for argument in arguments_of(kind)]
-        unknown = [str(key) for key in args if key not in names]
+        unknown = [str(key) for key in args if key not in self._arguments]
         if unknown and not allow_extra_keys:
             classes = ", ".join(kind.__name__ for kind in self.dataclass_types) or "no dataclass"
-            shown = ", ".join(f"{key!r}{did_you_mean(key, names)}" for key in unknown)
+            shown = ", ".join(f"{key!r}{did_you_mean(key, self._arguments)}" for key in unknown)
             raise ConversionError(f"not a field of {classes}: {shown}")
         return tuple(build(kind, args) for kind in self.dataclass_types)
 
@@ -150,7 +158,7 @@ class DataclassArgumentParser(argparse.ArgumentParser):
             OSError: The file cannot be read.
             ValueError: It is not JSON, not an object, or as ``parse_dict``.
         """
-        return self._parse_file(json_file, read_json(json_file), allow_extra_keys)
+        return self._parse_file(json_file, read_json, allow_extra_keys)
 
     def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """As ``parse_dict``, from the mapping in a YAML file; needs PyYAML (the extra ``yaml``).
@@ -160,11 +168,12 @@ class DataclassArgumentParser(argparse.ArgumentParser):
             OSError: The file cannot be read.
             ValueError: It is not YAML, not a mapping, or as ``parse_dict``.
         """
-        return self._parse_file(yaml_file, read_yaml(yaml_file), allow_extra_keys)
+        return self._parse_file(yaml_file, read_yaml, allow_extra_keys)
 
     def _parse_file(
-        self, path: str | os.PathLike[str], content: Mapping[str, object], allow_extra_keys: bool
+        self, path: str | os.PathLike[str], read: Callable[..., Any], allow_extra_keys: bool
     ) -> tuple[Any, ...]:
+        content = read(path, {argument.name: argument.label for argument in self._arguments.values()})
         try:
             return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
         except ConversionError as error:
@@ -191,31 +200,88 @@ class DataclassArgumentParser(argparse.ArgumentParser):
     def _from_namespace(self, namespace: argparse.Namespace) -> tuple[Any, ...]:
         """The dataclasses, and what is left in the namespace if anything is."""
         values = vars(namespace)
-        outputs: list[Any] = []
-        for kind in self.dataclass_types:
-            names = [argument.name for argument in arguments_of(kind)]
-            outputs.append(kind(**{name: values.pop(name) for name in names if name in values}))
+        outputs = [
+            kind(**{one.name: values.pop(one.name) for one in arguments_of(kind) if one.name in values})
+            for kind in self.dataclass_types
+        ]
         return (*outputs, namespace) if values else tuple(outputs)
 
 
-def _as_dataclasses(dataclass_types: type | Iterable[type] | None) -> tuple[type, ...]:
-    if dataclass_types is None:
-        return ()
-    if isinstance(dataclass_types, type) or dataclasses.is_dataclass(dataclass_types):
-        dataclass_types = [dataclass_types]
-    kinds = tuple(dataclass_types)
-    for kind in kinds:
+def _as_dataclasses(kinds: Any) -> tuple[type, ...]:
+    if kinds is None or isinstance(kinds, type) or dataclasses.is_dataclass(kinds):
+        kinds = () if kinds is None else (kinds,)
+    types = tuple(kinds)
+    for kind in types:
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise TypeError(f"expected dataclasses (the classes themselves), got {kind!r}")
-    return kinds
+    return types
 
 
-def _unique_names(arguments: list[Argument]) -> set[str]:
-    """The arguments' names, once it is sure that none is there twice: one option cannot fill two fields."""
-    owners: dict[str, Argument] = {}
-    for argument in arguments:
-        if argument.name in owners:
-            label = owners[argument.name].label
-            raise ValueError(f"{argument.label}: {label} has this name already; one of the two must be renamed")
-        owners[argument.name] = argument
-    return set(owners)
+class ArgumentAction(argparse.Action):
+    """Converts an option's texts; a wrong one is a usage error that names class and field."""
+
+    def __init__(self, *, argument: Argument, **options: Any) -> None:
+        super().__init__(**options)
+        self.argument = argument
+        self._made: object = self.default  # None where a factory makes it
+        self.refresh_default()
+
+    def refresh_default(self) -> None:
+        """Make a default factory's value anew, so that two results never share it; ``set_defaults`` stays."""
+        factory = self.argument.default_factory
+        if factory is not None and self.default is self._made:
+            self._made = self.default = factory()
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Put the converted value into the namespace."""
+        try:
+            setattr(namespace, self.dest, self._converted([values] if isinstance(values, str) else values))
+        except ConversionError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
+
+    def _converted(self, texts: Any) -> Any:
+        if texts is self.const or (texts == [] and self.argument.converter.is_flag):
+            return True  # the option stood alone
+        return self.argument.convert(self.argument.converter.from_texts, texts)
+
+
+def _add_options(group: argparse._ActionsContainer, argument: Argument, taken: Collection[str]) -> None:
+    """Add ``--some_name``, ``--some-name``, aliases, and ``--no_some_name`` where no argument has that name."""
+    name, converter = argument.name, argument.converter
+    default = (False if converter.kind is bool else None) if argument.default is MISSING else argument.default
+    is_required = not argument.has_default and not converter.is_flag
+    try:
+        group.add_argument(
+            *_spellings(name),
+            *argument.aliases,
+            action=ArgumentAction,
+            argument=argument,
+            dest=name,
+            nargs="?" if converter.is_flag and converter.nargs is None else converter.nargs,
+            const=_UNMATCHED,
+            required=is_required,
+            default=argparse.SUPPRESS if is_required else default,
+            metavar=argument.metavar,
+            help=argument.help and _PERCENT.sub(lambda found: "%%" if found[0] == "%" else found[0], argument.help),
+        )
+        if converter.is_flag and f"no_{name}" not in taken:
+            group.add_argument(
+                *_spellings(f"no_{name}"),
+                dest=name,
+                action="store_false",
+                default=argparse.SUPPRESS,
+                help=f"the same as --{name} False",
+            )
+    except (argparse.ArgumentError, ValueError) as error:
+        raise ValueError(f"{argument.label}: {error}") from None
+
+
+def _spellings(name: str) -> Iterable[str]:
+    hyphened = name if name.startswith("_") else name.replace("_", "-")
+    return dict.fromkeys([f"--{name}", f"--{hyphened}"])
