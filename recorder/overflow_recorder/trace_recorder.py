@@ -42,29 +42,29 @@ class TraceRecorder:
     """Records the numbers inside a model while it trains, and finds the first inf/nan.
 
     Use it as a context manager around the training loop, or call ``start`` and ``close``. Without ``trace_batch_nums``
-    it detects: every frame is measured, the last ``max_frames_to_save`` are kept, and the first inf/nan in a weight,
+    it detects. It then measures every frame and keeps the last ``max_frames_to_save``. The first inf/nan in a weight,
     buffer, input or output prints the standard report, completes the trace and raises. With ``trace_batch_nums`` it
-    traces: those batches are written whole, nothing raises, and other batches cost nothing.
+    traces: it writes those batches whole, nothing raises, and other batches cost nothing.
 
-    It changes nothing in the training it watches, and any fault of its own is one warning after which it is off.
+    It changes nothing in the training. If it fails itself, it warns once and switches itself off.
 
     Args:
         model: The root module.
         path: The trace's directory, one for all ranks; None keeps only the window, in memory.
-        max_frames_to_save: Frames in the rolling window.
-        trace_batch_nums: 0-based batches to write whole; turns detection off.
+        max_frames_to_save: The length of the window, in frames.
+        trace_batch_nums: Batches (0-based) to write whole; detection is then off.
         every_n_batches: Also write every n-th batch whole, from batch 0.
         abort_after_batch_num: Raise ``BatchLimitReached`` when that batch's root forward ends.
         on_nonfinite: "raise" ``NonFiniteError``, "warn" once a module, or "ignore" (only record).
-        roles: What is recorded of each module, names of ``overflow_analyzer.format.columns.ROLES`` without "value".
+        roles: What to record of each module: names in ``overflow_analyzer.format.columns.ROLES``, except "value".
         statistics: "extrema", or "full" for zeros, subnormals, mean and root mean square as well.
         ignore: ``MODULE:CONTEXT`` patterns of intended infinities (``*`` and ``?``; brackets are literal).
-        max_bytes: Most bytes of disk; the oldest sampled batches are removed first, a detection's window never.
+        max_bytes: The most bytes of disk. The oldest sampled batches are removed first, a detection's window never.
         overwrite: Replace the trace of a run that has ended.
         callbacks: ``RecorderCallback`` instances or classes, called after the recorder's own.
 
     Raises:
-        TypeError, ValueError: An option means nothing; the message names it.
+        TypeError, ValueError: An option has an invalid value; the message names it.
 
     Example:
         ``with TraceRecorder(model, "run.parquet") as recorder: train(model)``
@@ -203,7 +203,7 @@ class TraceRecorder:
         self.callbacks.call_event("close", self, CloseEvent(end.how, end.reason))
 
     def abandon(self) -> None:
-        """In a forked child: the trace is the parent's; be off without touching it."""
+        """Switch off in a forked child without touching the trace, which is the parent's."""
         self._closed = True
         if self._session is not None:
             self._session.detach()
@@ -217,11 +217,11 @@ class TraceRecorder:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the recorder is on its model."""
+        """Whether the recorder is attached to its model."""
         return self._session is not None and self._session.hooks.is_attached
 
     def switch_off(self, error: Exception) -> None:
-        """Give one warning that the recorder is at fault, and record nothing more; ``close`` completes the trace."""
+        """Warn once that the recorder has failed, and record nothing more; ``close`` completes the trace."""
         if self._session is not None:
             self._session.switch_off(error)
 
@@ -236,25 +236,25 @@ class TraceRecorder:
             self._session.start_batch(number, after_current=False)
 
     def step(self) -> None:
-        """Say that a batch has ended, for loops that never call the root's forward or call it several times a batch.
+        """End the batch, in loops that never call the root's forward or call it several times a batch.
 
-        Before the first call every root forward is a batch: a loop that calls the root several times a batch assigns
-        ``batch_number = 0`` before it starts.
+        Before the first call every root forward is a batch. A loop that calls the root several times a batch therefore
+        assigns ``batch_number = 0`` before it starts.
         """
         if self._session is not None and not self._closed:
             self._session.start_batch(self.batch_number + 1, after_current=True)
 
     def end_batch(self) -> None:
-        """Say that the current batch's forward has ended, where the root's was not called; what follows is still its.
+        """End the current batch's forward, if the root's was not called. What follows still belongs to the batch.
 
-        Then what waited for a device is looked at, and the batch's callbacks are called, once a batch.
+        Figures that waited for a device are then examined, and the batch's callbacks are called, once a batch.
         """
         if self._session is not None and not self._closed:
             self._session.end_batch()
 
     @property
     def optimizer_step(self) -> int:
-        """Optimizer steps taken so far. A loop that resumes assigns what its checkpoint says."""
+        """Optimizer steps taken so far. A loop that resumes assigns its checkpoint's number."""
         return 0 if self._session is None else self._session.optimizer_step
 
     @optimizer_step.setter
@@ -265,11 +265,11 @@ class TraceRecorder:
     def record(self, name: str, /, **values: Any) -> None:
         """Record values that no module returns, such as a loss or a batch, as one frame of phase "manual".
 
-        A non-finite value is recorded and does not raise: the analyzer reports it as the first finding if it is. The
-        frame belongs to the batch whose root forward was called last, or that the loop has named.
+        A non-finite value does not raise; the analyzer finds it. The frame belongs to the batch whose root forward was
+        called last, or to the one that the loop has set.
 
         Args:
-            name: What the frame is called, in the place of a module's name.
+            name: The frame's name, in place of a module's name.
             **values: Tensors, arrays, numbers, or any nesting of them. A float counts as float64.
         """
         if self._session is not None:

@@ -153,7 +153,7 @@ def _content_facts(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(summary: Summary, describe: Callable[[RankSummary], str]) -> Iterator[tuple[str, str]]:
-    """Yield what is said of each run of neighbouring ranks of which the same is to be said."""
+    """Yield each description with the neighbouring ranks for which it holds."""
     for text, some in itertools.groupby(summary.ranks, describe):
         ranks = [one.rank for one in some]
         span = f"rank {ranks[0]}: " if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}: "

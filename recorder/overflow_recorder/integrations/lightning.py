@@ -32,16 +32,16 @@ _Callback: Any = _callback_class()
 class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class it is turns out above
     """Records the ``LightningModule`` of a ``Trainer`` during ``fit``.
 
-    Batches and optimizer steps are numbered by the trainer: a batch is one ``training_step``, whether or not it ends
-    with an optimizer step, and a resumed run goes on with the checkpoint's numbers. A validation's forwards have phase
-    "eval" and the number of the batch behind which it was made, those of a first sanity check number 0.
+    The trainer numbers batches and optimizer steps. A batch is one ``training_step``, whether or not it ends with an
+    optimizer step. A resumed run continues the checkpoint's numbers. A validation's forwards have phase "eval" and the
+    number of the training batch before it; those of the first sanity check have number 0.
 
     Args:
         path: As ``TraceRecorder``'s.
         **options: The same: ``max_frames_to_save``, ``trace_batch_nums``, ``on_nonfinite``, ``overwrite``, ...
 
     Raises:
-        TypeError, ValueError: An option is unknown or means nothing. When ``fit`` begins, ``TraceExistsError``:
+        TypeError, ValueError: An option is unknown or has an invalid value. When ``fit`` begins, ``TraceExistsError``:
             something is at the path that may not be replaced.
 
     Example:

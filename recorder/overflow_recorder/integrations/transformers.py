@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the library is not typed for us
     """Records the model of a ``Trainer`` while it trains.
 
-    Batches and optimizer steps are numbered by the trainer's own state: a batch is one forward and backward, several
-    of which make an optimizer step where gradients are accumulated, and a resumed run goes on with the checkpoint's
-    numbers. An evaluation's forwards have phase "eval" and the number of the batch behind which it was made.
+    The trainer's own state numbers batches and optimizer steps. A batch is one forward and backward; with gradient
+    accumulation, several batches make an optimizer step. A resumed run continues the checkpoint's numbers. An
+    evaluation's forwards have phase "eval" and the number of the training batch before it.
 
     Args:
         path: As ``TraceRecorder``'s.
         **options: The same: ``max_frames_to_save``, ``trace_batch_nums``, ``on_nonfinite``, ``overwrite``, ...
 
     Raises:
-        TypeError, ValueError: An option is unknown or means nothing. When training begins, ``TraceExistsError``:
+        TypeError, ValueError: An option is unknown or has an invalid value. When training begins, ``TraceExistsError``:
             something is at the path that may not be replaced.
 
     Example:
