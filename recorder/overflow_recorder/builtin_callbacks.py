@@ -94,11 +94,7 @@ class StopAfterBatch(RecorderCallback):
 
 def _sentence(event: NonFiniteEvent) -> str:
     entry, frame = event.entries[0], event.frame
-    counts = (("nan", entry.nan_count), ("inf", entry.posinf_count), ("-inf", entry.neginf_count))
-    found = ", ".join(f"{count} {name}" for name, count in counts if count)
-    module = f"{frame.module_name or 'the root module'} ({frame.module_class})"
-    where = f"{entry.context} of {module}, batch {event.batch_number}"
-    return f"inf/nan detected in {where}: {found} of {entry.numel} elements"
+    return f"inf/nan detected in {entry.context} of {frame.label}, batch {event.batch_number}: {entry.counts}"
 
 
 def _print_nonfinite_contexts(frame: Frame) -> None:

@@ -33,7 +33,8 @@ def command(
 ) -> int:
     """Report the first inf/nan in TRACE: the frames before it, what produced it, what the trace does not cover.
 
-    "First" means the first of what was recorded. The exit code is 1 if an inf/nan was found and 0 if not.
+    "First" means the first of what was recorded. The exit code is 1 if an inf/nan was found, and 0 if not or if all
+    that came of it is finite.
 
     Example:
       overflow-analyze report run.parquet --frames 40
@@ -60,4 +61,4 @@ def command(
         write(render_nothing_found(opened, coverage, rank=rank, batch=batch, markdown=format == "markdown"))
     else:
         write(render_finding(finding, markdown=format == "markdown", coloured=shows_colour(sys.stdout)))
-    return int(finding is not None and not exit_zero)
+    return int(finding is not None and not finding.rule.is_harmless and not exit_zero)

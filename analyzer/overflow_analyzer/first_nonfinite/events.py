@@ -35,7 +35,8 @@ class Member(NamedTuple):
     def absorbs(self) -> bool:
         """Whether it took bad values in and gave finite ones out, not just the zeros that an inf divisor leaves."""
         # A gradient's frame has one entry: what a module took in and gave out stand in two.
-        return bool(self.taken) and not self.given and self.frame.phase != "backward" and not self.zeroes
+        is_forward = self.frame.phase != "backward"
+        return bool(self.taken) and not self.given and is_forward and _gives_tensors(self.frame) and not self.zeroes
 
     @property
     def zeroes(self) -> bool:
@@ -91,8 +92,8 @@ class Event:
     def was_absorbed(self) -> bool:
         """Whether nothing bad is known to have come out of it.
 
-        A parameter that is bad is a fault wherever it goes; so is a buffer with a nan (an infinite one is often a
-        mask), and an inf that leaves nothing but zeros.
+        A parameter that is not finite is a fault wherever it goes; so is a buffer with anything but -inf, which may be
+        a mask, and an inf that leaves nothing but zeros.
         """
         if any(one.zeroes or any(map(_is_a_fault_in_itself, (*one.taken, *one.given))) for one in self.members):
             return False
@@ -111,7 +112,9 @@ def nonfinite_entries_of(frame: Frame, known: Container[_Key] = ()) -> tuple[Ent
 
 
 def _is_a_fault_in_itself(entry: Entry) -> bool:
-    return entry.role in ("weight", *_GRADIENTS) or (entry.role == "buffer" and bool(entry.nan_count))
+    return entry.role in ("weight", *_GRADIENTS) or (
+        entry.role == "buffer" and bool(entry.nan_count or entry.posinf_count)
+    )
 
 
 def gives_only_zeros(frame: Frame) -> bool:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.first_nonfinite.causes import Case, Cause, explain
+from overflow_analyzer.first_nonfinite.causes import Case, Cause, CauseRule, explain
 from overflow_analyzer.first_nonfinite.events import is_finite
 from overflow_analyzer.first_nonfinite.growth import GrowthStep, growth_before
 from overflow_analyzer.first_nonfinite.locating import Located, locate
-from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.trace.batches import batch_of
 from overflow_analyzer.trace.coverage import coverage_of
 from overflow_analyzer.trace.observations import observations, observations_in_batch
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 _WINDOW_FRAMES: Final = 21
 _MOST_FRAMES: Final = 1 << 20
-_GROWING: Final = ("overflow", "precision-cast")
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class Finding:
     """The first frame whose inputs, weights and buffers are finite and whose output is not; None where there is none:
     a parameter or the batch was bad, or it was made between modules and the frame around was not recorded."""
     cause: Cause
+    rule: CauseRule
+    """What recognised the cause."""
     window: tuple[Frame, ...]
     """The last recorded frames up to and including ``frame``."""
     propagated: tuple[Frame, ...]
@@ -132,8 +132,7 @@ def _in_brief(found: Located) -> RankFinding:
 def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFinding, ...] | None) -> Finding:
     event, before = found.event, found.before
     case = _case(trace, found)
-    cause = explain(case)
-    limits = float_format(case.entry.dtype) if cause.name in _GROWING else None
+    rule, cause = explain(case)
     return Finding(
         rank=found.rank.rank,
         world_size=trace.world_size,
@@ -141,12 +140,15 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         entry=case.entry,
         origin=event.origin,
         cause=cause,
+        rule=rule,
         window=(*before, event.first)[-window:],
         propagated=event.propagated,
         absorbed=event.absorbed,
         chain=event.chain,
         finite_before=next((one for one in reversed(before) if is_finite(one) and _is_like(one, event.first)), None),
-        growth=() if limits is None else growth_before(event.origin or event.first, case.batch, limits),
+        growth=growth_before(event.origin or event.first, case.batch, case.limits)
+        if rule.shows_growth and case.limits is not None
+        else (),
         absorbed_before=found.absorbed_before,
         coverage=coverage_of(trace),
         other_ranks=others,
@@ -161,27 +163,27 @@ def _is_like(frame: Frame, first: Frame) -> bool:
 def _case(trace: Trace, found: Located) -> Case:
     rank, row = found.rank, found.row
     return Case(
-        run=rank.run,
         event=found.event,
         entry=found.event.entry,
         before=found.before,
         after=found.after,
         look_back=lambda: observations(rank, row.key, before=row.frame_number),
         gradient=found.gradient,
-        watched_before=_watched(rank, row.key.role, row.batch_number),
-        peers=_peers(trace, found),
+        peers=_on_other_ranks(trace, found, row.batch_number),
+        replicated=_is_replicated(trace, found),
     )
 
 
-def _watched(rank: RankTrace, role: str, batch: int) -> bool:
-    """Whether detection would have raised before, had the tensor been bad in an earlier batch."""
-    options = rank.run.options
-    detects = not options.get("trace_batch_nums") and options.get("on_nonfinite") == "raise"
-    roles = options.get("roles")
-    return detects and batch > 0 and isinstance(roles, list) and role in roles
-
-
-def _peers(trace: Trace, found: Located) -> tuple[Observation, ...]:
-    row = found.row
+def _on_other_ranks(trace: Trace, found: Located, batch: int) -> tuple[Observation, ...]:
     others = (one for one in trace.ranks if one is not found.rank)
-    return tuple(look for one in others for look in observations_in_batch(one, row.key, row.batch_number)[:1])
+    return tuple(look for one in others for look in observations_in_batch(one, found.row.key, batch)[:1])
+
+
+def _is_replicated(trace: Trace, found: Located) -> bool:
+    """Whether the tensor had the same figure on every rank that has it, when it was last seen finite."""
+    if len(trace.ranks) == 1:
+        return False
+    earlier = observations(found.rank, found.row.key, before=found.row.frame_number)
+    last = next((one for one in reversed(earlier) if not one.nonfinite), None)
+    others = () if last is None else _on_other_ranks(trace, found, last.batch_number)
+    return bool(others) and last is not None and {one.finite_abs_max for one in others} == {last.finite_abs_max}

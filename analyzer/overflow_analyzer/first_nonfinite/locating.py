@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FRAMES_BEFORE: Final = 64
 _FRAMES_AFTER: Final = 4096  # of the same batch: one that never ends is not read to its end
 _MOST_ABSORBED: Final = 256  # places at which something is absorbed; the next one counts whatever becomes of it
-_GRADIENT_ROLES: Final = frozenset({"grad_input", "grad_output", "weight_grad", "optimizer_state"})
+_GRADIENT_ROLES: Final = frozenset({"grad_input", "grad_output", "weight_grad"})
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ def locate(rank: RankTrace, *, batch: int | None, window: int, progress: Progres
     harmless: Located | None = None
     gradient: NonfiniteRow | None = None
     for row in nonfinite_rows(rank, batch=batch, progress=progress):
+        if row.key.role == "optimizer_state":
+            # A step that is skipped leaves the state as it was: this one was taken.
+            if gradient is not None and _same_step(gradient, row):
+                return _gradient(rank, gradient, window, row)
+            return _gradient(rank, row, window, None)
         if row.key.role in _GRADIENT_ROLES:
             gradient = gradient if gradient is not None and _same_step(gradient, row) else row
             continue

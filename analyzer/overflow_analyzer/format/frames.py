@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+
+from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +52,23 @@ class Entry:
         return (self.nan_count or 0) + (self.posinf_count or 0) + (self.neginf_count or 0)
 
     @property
+    def counts(self) -> str:
+        """How much of it is not finite, as ``2 nan, 1 inf of 4096 elements``."""
+        found = nonfinite_counts(self.nan_count, self.posinf_count, self.neginf_count)
+        return f"{found} of {counted(self.numel, 'element')}"
+
+    @property
+    def magnitude(self) -> float | None:
+        """The largest finite magnitude; None where there is none, or where the file holds none that could be one."""
+        figure = self.finite_abs_max
+        return figure if figure is not None and 0 <= figure < math.inf else None
+
+    @property
+    def label(self) -> str:
+        """Its name within its frame, for a sentence: a parameter's gradient is named like the parameter."""
+        return f"the gradient of {self.context}" if self.role == "weight_grad" else self.context
+
+    @property
     def ignored(self) -> bool:
         """Whether the recorder was told that infinities are intended here."""
         return self.note is not None and IGNORED_NOTE in self.note.split("; ")
@@ -73,6 +93,18 @@ class Frame:
     optimizer_step: int = 0
     time_ns: int = 0
     entries: tuple[Entry, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its module for a sentence, as ``encoder.dropout (Dropout)``."""
+        if self.phase == "manual":
+            return f'record("{self.module_name}")'
+        return f"{self.module_name or 'the root module'} ({self.module_class})"
+
+    @property
+    def moment(self) -> str:
+        """When it was, as ``batch 3, frame 17``."""
+        return f"batch {self.batch_number}, frame {self.frame_number}"
 
     def of_roles(self, *roles: Role) -> tuple[Entry, ...]:
         """The entries of these roles, in order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.first_nonfinite.causes.case import context_of, counts_of, label_of, moment_of
 from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.text.escape import escape
 
@@ -52,27 +51,29 @@ def _confidence(finding: Finding) -> str:
 def _what(finding: Finding) -> Iterable[str]:
     frame, entry = finding.frame, finding.entry
     dtype = f", {entry.dtype}" if entry.dtype else ""
-    where = f"{moment_of(frame)}, phase {frame.phase}"
-    yield f"{context_of(entry)} of {label_of(frame)}: {counts_of(entry)}{dtype}; {where}"
+    where = f"{frame.moment}, phase {frame.phase}"
+    yield f"{entry.label} of {frame.label}: {entry.counts}{dtype}; {where}"
     yield _origin(finding)
     if finding.finite_before is not None:
-        yield f"finite just before: {label_of(finding.finite_before)}, {moment_of(finding.finite_before)}"
+        yield f"finite just before: {finding.finite_before.label}, {finding.finite_before.moment}"
 
 
 def _origin(finding: Finding) -> str:
     if finding.origin is not None:
-        there = "there" if finding.origin is finding.frame else f"around it, in {label_of(finding.origin)}"
+        there = "there" if finding.origin is finding.frame else f"around it, in {finding.origin.label}"
         return f"made {there}: all that it took in is finite{_but_for(finding.origin)}"
     role = finding.entry.role
-    if role in ("weight", "buffer"):
-        return f"no module made it: the {role} itself is bad"
-    if finding.cause.name == "bad-batch":
+    before = "no gradient recorded before it has an inf or nan"
+    if finding.frame.phase == "backward" and role != "optimizer_state":
+        return f"made in the backward, which runs from the loss to the inputs: {before}"
+    if finding.rule.came_with_the_batch and role == "input":
         return "no module made it: it came with the batch"
-    if finding.frame.phase == "backward":
-        return "made in the backward, which runs from the loss to the inputs: no gradient recorded before it is bad"
-    if role == "value":
-        return "no recorded module made it"
-    return "which module made it was not recorded: it was there when this module was called"
+    return {
+        "weight": "no module made it: the weight itself is not finite",
+        "buffer": "no module made it: the buffer itself is not finite",
+        "optimizer_state": f"made in the optimizer's step: {before}",
+        "value": "no recorded module made it",
+    }.get(role, "which module made it was not recorded: it was there when this module was called")
 
 
 def _but_for(origin: Frame) -> str:
@@ -91,23 +92,23 @@ def _outcome(finding: Finding) -> Iterable[str]:
     if finding.propagated:
         count = len(finding.propagated)
         last = finding.chain[-1] if finding.chain else finding.propagated[-1]
-        yield f"carried on through {count} {'frame' if count == 1 else 'frames'}, the last {label_of(last)}"
+        yield f"carried on through {count} {'frame' if count == 1 else 'frames'}, the last {last.label}"
     elif len(finding.chain) > 1:
-        yield f"came out of {label_of(finding.chain[-1])} too"
+        yield f"came out of {finding.chain[-1].label} too"
     if finding.absorbed:
-        yield f"absorbed (bad in, finite out) by {_some(finding.absorbed)}"
+        yield f"absorbed (non-finite in, finite out) by {_some(finding.absorbed)}"
     for frame in finding.absorbed_before[:3]:
         entry = frame.nonfinite_entries[0]
         yield (
-            f"before it, {entry.context} of {label_of(frame)} had {counts_of(entry)} in {moment_of(frame)}; "
-            "that was absorbed, so it is not the fault"
+            f"before it, {entry.context} of {frame.label} had {entry.counts} in {frame.moment}; "
+            "what took it in gave only finite values out"
         )
     if len(finding.absorbed_before) > 3:  # noqa: PLR2004  as many as were shown
-        yield f"and {len(finding.absorbed_before) - 3} more places that were absorbed"
+        yield f"and {len(finding.absorbed_before) - 3} more such places"
 
 
 def _some(frames: tuple[Frame, ...]) -> str:
-    named = ", ".join(dict.fromkeys(label_of(one) for one in frames[:3]))
+    named = ", ".join(dict.fromkeys(one.label for one in frames[:3]))
     return named if len(frames) <= 3 else f"{named} and others, {len(frames)} frames in all"  # noqa: PLR2004
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.tables import Column, render_table
 from overflow_analyzer.text.terminal import paint, shorten, shows_colour, terminal_width
-from overflow_analyzer.text.wording import counted
+from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
     from overflow_analyzer.headroom.watching import Alarm, Headroom, Snapshot
@@ -84,8 +84,7 @@ def _head(look: Snapshot, alarms: int) -> str:
 
 
 def _alarm_line(alarm: Alarm) -> str:
-    counts = ((alarm.nan_count, "nan"), (alarm.inf_count, "inf"))
-    what = " and ".join(f"{count} {name}" for count, name in counts if count)
+    what = nonfinite_counts(alarm.nan_count, alarm.inf_count)
     where = f"{escape(alarm.module_name) or '(root)'} {escape(alarm.context)}"
     return f"ALARM rank {alarm.rank} batch {alarm.batch_number} frame {alarm.frame_number}: {what} in {where}"
 

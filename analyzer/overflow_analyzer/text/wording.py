@@ -4,11 +4,19 @@ from __future__ import annotations
 
 
 def counted(number: int, thing: str, things: str | None = None) -> str:
-    """Return a number with its noun, as ``1 frame`` and ``3 frames``.
+    """Return a number with its noun, as ``1 frame``, ``3 entries`` and ``2 batches``.
 
     Args:
         number: How many.
         thing: One of them.
-        things: Several; None where an s makes it so.
+        things: Several; None where the usual ending makes it so.
     """
-    return f"{number} {thing}" if number == 1 else f"{number} {things or f'{thing}s'}"
+    if number == 1:
+        return f"1 {thing}"
+    plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}es" if thing.endswith("ch") else f"{thing}s"
+    return f"{number} {things or plural}"
+
+
+def nonfinite_counts(nan: int | None, inf: int | None, neginf: int | None = 0) -> str:
+    """Return counts of non-finite elements, as ``2 nan, 1 inf``; those that are 0 are left out."""
+    return ", ".join(f"{count} {name}" for count, name in ((nan, "nan"), (inf, "inf"), (neginf, "-inf")) if count)

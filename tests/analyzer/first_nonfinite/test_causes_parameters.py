@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from overflow_analyzer import open_trace
 from overflow_analyzer.first_nonfinite.finding import find_first_nonfinite
 from tests.analyzer.findings import bad, carrying, cause_of, found, passing, with_options
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.first_nonfinite.causes import Cause
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.run_info import RunInfo
 
 FLOAT32: dict[str, Any] = {"dtype": "float32"}
 SAMPLED = with_options(trace_batch_nums=[0, 5])
@@ -35,27 +38,29 @@ def test_when_a_weight_was_last_finite_is_told(tmp_path: Path) -> None:
     frames = [layer(0, 0, weights[0]), layer(1, 5, weights[1]), layer(2, 10, bad("weight", "weight", nan=4, **FLOAT32))]
     cause = cause_of(tmp_path, *frames, run=SAMPLED)
     assert (cause.name, cause.confidence) == ("parameter-went-bad", "certain")
-    said = "it was finite in batch 5 (abs max 3.00e+00) and bad in batch 10; 5 optimizer steps lay between"
+    said = "it was finite in batch 5 (abs max 3.00e+00) and not finite in batch 10; 5 optimizer steps lay between"
     assert said in cause.evidence
 
 
-def test_a_recorder_that_raises_vouches_for_the_batches_before(tmp_path: Path) -> None:
-    # GIVEN detection, whose window holds nothing of this weight any more
-    weight = bad("weight", "weight", nan=4, **FLOAT32)
-    cause = cause_of(tmp_path, layer(0, 7, weight), run=with_options(every_n_batches=None))
-    assert (cause.name, cause.confidence) == ("parameter-went-bad", "certain")
-    assert "it went bad after this module's last call" in cause.evidence[1]
-
-
-def test_without_detection_nothing_vouches_for_them(tmp_path: Path) -> None:
-    cause = cause_of(tmp_path, layer(0, 7, bad("weight", "weight", nan=4, **FLOAT32)), run=SAMPLED)
+@pytest.mark.parametrize("run", [with_options(every_n_batches=None), SAMPLED, with_options(roles=["input", "output"])])
+def test_of_a_weight_without_earlier_figures_nothing_is_claimed(run: RunInfo, tmp_path: Path) -> None:
+    # GIVEN a window that holds nothing of this weight any more, or a module that was never called before
+    cause = cause_of(tmp_path, layer(0, 7, bad("weight", "weight", nan=4, **FLOAT32)), run=run)
     assert (cause.name, cause.confidence) == ("parameter-went-bad", "possible")
-    assert "when it went bad is not known" in cause.evidence[1]
+    assert "when it became non-finite is not known" in cause.evidence[1]
 
 
-def test_where_weights_were_not_recorded_before_nothing_vouches_either(tmp_path: Path) -> None:
-    run = with_options(roles=["input", "output"])
-    assert cause_of(tmp_path, layer(0, 7, bad("weight", "weight", nan=4, **FLOAT32)), run=run).confidence == "possible"
+def test_a_weight_that_changed_without_a_step_was_changed_outside_any(tmp_path: Path) -> None:
+    # GIVEN two looks, both after one optimizer step
+    frames = [layer(0, 0, tensor("weight", "weight"), 1), layer(1, 1, bad("weight", "weight", nan=4), 1)]
+    cause = cause_of(tmp_path, *frames)
+    assert (cause.name, cause.confidence) == ("parameter-went-bad", "certain")
+    assert cause.evidence[1].endswith("no optimizer step lay between: it was changed outside any step")
+
+
+def test_where_no_step_was_ever_counted_that_is_not_claimed(tmp_path: Path) -> None:
+    frames = [layer(0, 0, tensor("weight", "weight"), 0), layer(1, 1, bad("weight", "weight", nan=4), 0)]
+    assert cause_of(tmp_path, *frames).evidence[1].endswith("no step was counted")
 
 
 def test_a_weight_that_is_bad_in_batch_0_was_bad_before(tmp_path: Path) -> None:
@@ -67,39 +72,75 @@ def test_not_if_a_step_had_been_taken(tmp_path: Path) -> None:
     assert cause_of(tmp_path, layer(0, 0, bad("weight", "weight", nan=1), step=3)).name != "bad-parameter-at-start"
 
 
-def half(**counts: int) -> tuple[Frame, Frame]:
-    return layer(0, 0, tensor("weight", "weight")), layer(1, 1, bad("weight", "weight", **counts))
+def stepped(*entries: Entry, step: int = 1, **counts: int) -> tuple[Frame, ...]:
+    """A finite weight, what was recorded of the backward and of the step, the weight after it."""
+    between = [frame(5 + at, 0, "fc", entry, phase="backward", optimizer_step=0) for at, entry in enumerate(entries)]
+    return layer(0, 0, tensor("weight", "weight"), 0), *between, layer(9, 1, bad("weight", "weight", **counts), step)
 
 
-def test_infinite_elements_of_a_float16_weight_point_to_a_division(tmp_path: Path) -> None:
-    # GIVEN what x/0 leaves; an inf gradient would leave nan through Adam
-    cause = cause_of(tmp_path, *half(inf=2, nan=1))
+MOMENT = tensor("optimizer_state", "weight.exp_avg_sq", abs_min=0.0)
+SMALL_GRADIENT = tensor("weight_grad", "weight", abs_max=1e-5)
+
+
+def test_a_second_moment_of_0_under_an_eps_of_0_divides_by_0(tmp_path: Path) -> None:
+    # GIVEN what x/0 leaves after a finite gradient; an inf gradient would leave nan through Adam
+    cause = cause_of(tmp_path, *stepped(SMALL_GRADIENT, MOMENT, inf=2, nan=1))
     assert (cause.name, cause.confidence) == ("optimizer-underflow", "likely")
     assert "an eps of 1e-08 (Adam's default) is 0 in float16, whose smallest value is 5.96e-08" in cause.evidence
     # THEN the figure is the root of half of 2**-24: 1.73e-4
-    assert "so is the square of a gradient below 1.7e-04: the step divides by 0" in cause.evidence
-
-
-def test_nan_alone_is_only_possible(tmp_path: Path) -> None:
-    assert cause_of(tmp_path, *half(nan=4)).confidence == "possible"
-
-
-def test_a_finite_gradient_makes_it_likely(tmp_path: Path) -> None:
-    before, after = half(nan=4)
-    entry = tensor("weight_grad", "weight", abs_max=1e-5)
-    gradient = frame(5, 0, "fc", entry, phase="backward", optimizer_step=0)
-    cause = cause_of(tmp_path, before, gradient, replace(after, frame_number=9))
-    assert cause.confidence == "likely"
+    assert "so is the square of a gradient below 1.7e-04" in cause.evidence
+    assert "weight.exp_avg_sq holds zeros (abs min 0)" in cause.evidence
     assert "its last gradient before was finite (abs max 1.00e-05)" in cause.evidence
 
 
-def test_second_moments_of_zero_make_it_likely(tmp_path: Path) -> None:
-    before, after = half(nan=4)
-    state = tensor("optimizer_state", "weight.exp_avg_sq", abs_min=0.0)
-    stepped = frame(5, 0, "fc", state, phase="backward", optimizer_step=0)
-    cause = cause_of(tmp_path, before, stepped, replace(after, frame_number=9))
-    assert cause.confidence == "likely"
-    assert "weight.exp_avg_sq holds zeros (abs min 0)" in cause.evidence
+@pytest.mark.parametrize(("entries", "counts"), [((MOMENT,), {"inf": 1}), ((SMALL_GRADIENT, MOMENT), {"nan": 4})])
+def test_without_the_gradient_or_an_infinity_it_is_only_possible(
+    entries: tuple[Entry, ...], counts: dict[str, int], tmp_path: Path
+) -> None:
+    # GIVEN a second moment of 0, beside a certain rule that says less
+    weight = stepped(*entries, **counts)
+    cause = cause_of(tmp_path, *weight)
+    assert (cause.name, cause.confidence) == ("parameter-went-bad", "certain")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        stepped(inf=2, nan=1),  # no optimizer state was recorded: SGD has none
+        stepped(SMALL_GRADIENT, inf=2),
+        stepped(SMALL_GRADIENT, tensor("optimizer_state", "weight.momentum_buffer", abs_min=0.0), inf=2),
+        stepped(SMALL_GRADIENT, replace(MOMENT, abs_min=1e-6), inf=2),
+        stepped(SMALL_GRADIENT, MOMENT, step=0, inf=2),  # no step lay between
+    ],
+)
+def test_what_looks_like_an_optimizer_underflow_and_is_none(frames: tuple[Frame, ...], tmp_path: Path) -> None:
+    assert cause_of(tmp_path, *frames).name == "parameter-went-bad"
+
+
+def test_the_square_of_a_gradient_that_does_not_fit_is_the_steps(tmp_path: Path) -> None:
+    # GIVEN a gradient of 300, whose square, 90000, float16 does not hold
+    gradient = tensor("weight_grad", "weight", abs_max=300.0)
+    state = bad("optimizer_state", "weight.exp_avg_sq", inf=4)
+    frames = [layer(0, 0, tensor("weight", "weight"))]
+    frames += [
+        frame(1 + at, 0, "fc", one, phase="backward", optimizer_step=at) for at, one in enumerate((gradient, state))
+    ]
+    finding = found(tmp_path, [*frames, layer(3, 1, tensor("weight", "weight"))])
+    assert (finding.cause.name, finding.cause.confidence) == ("optimizer-overflow", "likely")
+    assert finding.frame.batch_number == 0
+    assert "its square, 9.00e+04, does not fit float16's 65504" in finding.cause.evidence
+
+
+def test_a_gradient_that_is_not_finite_comes_before_the_state_that_it_spoilt(tmp_path: Path) -> None:
+    entries = (bad("weight_grad", "weight", inf=1), bad("optimizer_state", "weight.exp_avg_sq", nan=1))
+    frames = [layer(0, 0, tensor("weight", "weight"))]
+    frames += [frame(1 + at, 0, "fc", one, phase="backward", optimizer_step=0) for at, one in enumerate(entries)]
+    finding = found(tmp_path, frames)
+    assert (finding.entry.role, finding.cause.name, finding.cause.confidence) == (
+        "weight_grad",
+        "nonfinite-gradient",
+        "likely",
+    )
 
 
 def test_in_bfloat16_adams_eps_survives(tmp_path: Path) -> None:
@@ -115,7 +156,7 @@ def test_a_mask_in_a_buffer_is_absorbed(tmp_path: Path) -> None:
     mask = bad("buffer", "causal_mask", neginf=2)
     attention = frame(0, 0, "attention", mask, tensor("input", "x"), tensor("output", "output"), in_batch=0)
     finding = found(tmp_path, [attention, passing(1, 0, "")])
-    assert (finding.entry.context, finding.cause.name) == ("causal_mask", "bad-buffer")
+    assert (finding.entry.context, finding.cause.name) == ("causal_mask", "absorbed")
     assert 'ignore=("attention:causal_mask",)' in finding.cause.next_step
 
 
@@ -151,10 +192,17 @@ def manual(number: int, batch: int, *entries: Entry, **changes: Any) -> Frame:
 
 def test_a_bad_loss_behind_clean_modules_is_outside_of_them(tmp_path: Path) -> None:
     loss = manual(2, 0, bad("value", "loss", nan=1, shape=()), tensor("value", "weights", abs_max=3.0))
+    loss = replace(loss, frame_in_batch=2)
     cause = cause_of(tmp_path, passing(0, 0, "a", in_batch=0), passing(1, 0, ""), loss)
     assert (cause.name, cause.confidence) == ("loss-outside-modules", "likely")
     assert "the 2 module frames recorded in batch 0 before it are finite" in cause.evidence
     assert "weights recorded with it: abs max 3.00e+00" in cause.evidence
+
+
+def test_behind_a_frame_that_was_not_kept_it_is_only_possible(tmp_path: Path) -> None:
+    loss = manual(2, 0, bad("value", "loss", nan=1, shape=()), in_batch=3)
+    cause = cause_of(tmp_path, passing(0, 0, "a", in_batch=0), passing(1, 0, ""), loss)
+    assert (cause.name, cause.confidence) == ("loss-outside-modules", "possible")
 
 
 def test_a_value_recorded_before_the_modules_is_the_batch(tmp_path: Path) -> None:
@@ -174,10 +222,18 @@ def of_ranks(path: Path, *frames: list[Frame]) -> Cause:
 
 
 def test_a_weight_that_is_bad_on_one_rank_alone(tmp_path: Path) -> None:
-    good, spoilt = layer(0, 0, tensor("weight", "weight")), layer(0, 0, bad("weight", "weight", nan=1))
-    cause = of_ranks(tmp_path, [good], [spoilt], [good])
+    good, spoilt = layer(1, 1, tensor("weight", "weight")), layer(1, 1, bad("weight", "weight", nan=1))
+    before = layer(0, 0, tensor("weight", "weight"))
+    cause = of_ranks(tmp_path, [before, good], [before, spoilt], [before, good])
     assert (cause.name, cause.confidence) == ("one-rank-only", "likely")
-    assert "on all 2 other recorded ranks the same tensor is finite in batch 0" in cause.evidence[0]
+    assert "on all 2 other recorded ranks the same tensor is finite in batch 1" in cause.evidence[0]
+
+
+def test_shards_of_a_weight_are_no_replicas(tmp_path: Path) -> None:
+    # GIVEN a weight that had other figures on each rank before
+    befores = [layer(0, 0, tensor("weight", "weight", abs_max=2.0 + rank)) for rank in range(2)]
+    spoilt, good = layer(1, 1, bad("weight", "weight", nan=1)), layer(1, 1, tensor("weight", "weight"))
+    assert of_ranks(tmp_path, [befores[0], good], [befores[1], spoilt]).name == "parameter-went-bad"
 
 
 def test_a_weight_that_is_bad_on_every_rank_is_not(tmp_path: Path) -> None:

@@ -21,28 +21,30 @@ ROOT = Path(__file__).parents[3]
 # What each script does to its training:
 # cause, confidence, module, role, context and batch of the first inf/nan.
 EXPECTED = {
+    "adam-square": ("optimizer-overflow", "likely", "", "optimizer_state", "weight.exp_avg_sq", 0),
     "adam-eps": ("optimizer-underflow", "likely", "0", "weight", "weight", 1),
     "bad-batch": ("bad-batch", "certain", "0", "input", "input[0]", 3),
     "diverging-weight": ("parameter-went-bad", "certain", "0", "weight", "weight", 1),
     "dropout-overflow": ("overflow", "likely", "dropout", "output", "output", 0),
     "flipped-bit": ("one-rank-only", "likely", "2", "weight", "weight", 2),
     "float16-count": ("divisor-overflow", "likely", "divide", "input", "input[1]", 0),
-    "float32-to-float16": ("precision-cast", "likely", "2", "output", "output", 2),
+    "float32-to-float16": ("precision-cast", "possible", "2", "output", "output", 2),
     "gradient-applied": ("gradient-applied", "likely", "0", "weight", "weight", 3),
-    "growing-activations": ("overflow", "likely", "2", "output", "output", 20),
+    "growing-activations": ("overflow", "possible", "2", "output", "output", 20),
     "ignored-labels": ("loss-outside-modules", "likely", "loss", "value", "loss", 2),
-    "log-of-zero": ("out-of-domain", "likely", "2", "output", "output", 1),
+    "log-of-zero": ("out-of-domain", "possible", "2", "output", "output", 1),
     "masked-nan": ("absorbed", "likely", "0", "output", "output", 0),
-    "masked-row": ("masked-row-softmax", "certain", "softmax", "output", "output", 2),
-    "masks-added": ("masks-added", "likely", "masked", "output", "output", 0),
-    "nan-weight": ("optimizer-underflow", "possible", "0", "weight", "weight", 1),
+    "masked-row": ("masked-row-softmax", "likely", "softmax", "output", "output", 2),
+    "masks-added": ("masks-added", "possible", "masked", "output", "output", 0),
+    "nan-weight": ("parameter-went-bad", "certain", "0", "weight", "weight", 1),
     "root-at-zero": ("nonfinite-gradient", "likely", "embed", "grad_output", "grad_output", 1),
     "running-variance": ("bad-buffer", "certain", "1", "buffer", "running_var", 2),
-    "tiny-norm": ("underflow", "likely", "1", "output", "output", 0),
+    "soft-labels": ("zero-times-inf", "possible", "loss", "input", "input[0]", 0),
+    "tiny-norm": ("underflow", "possible", "1", "output", "output", 0),
     "unexplained": ("unknown", "unknown", "2", "output", "output", 2),
     "uninitialised-weight": ("bad-parameter-at-start", "certain", "2", "weight", "weight", 0),
     "windowed": ("overflow", "likely", "2", "output", "output", 2),
-    "zero-norm": ("division-by-zero", "likely", "1", "output", "output", 1),
+    "zero-norm": ("division-by-zero", "possible", "1", "output", "output", 1),
 }
 
 
@@ -71,12 +73,12 @@ def test_every_cause_has_a_run_that_really_has_it() -> None:
 
 def test_every_cause_is_documented_and_no_other() -> None:
     documented = re.findall(r"^## ([a-z0-9-]+)$", (ROOT / "docs" / "causes.md").read_text(), re.MULTILINE)
-    assert documented == list(CAUSES)
+    assert sorted(documented) == sorted(CAUSES)
 
 
 def test_the_documented_table_names_the_runs_of_each_cause() -> None:
     table = re.findall(r"^\| ([a-z0-9-]+) \| (`.*`) \|", (ROOT / "docs" / "causes.md").read_text(), re.MULTILINE)
-    assert [cause for cause, _ in table] == list(CAUSES)
+    assert sorted(cause for cause, _ in table) == sorted(CAUSES)
     for cause, runs in table:
         assert {EXPECTED[run][0] for run in re.findall(r"`([^`]*)`", runs)} == {cause}
 

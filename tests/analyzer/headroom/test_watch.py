@@ -138,7 +138,7 @@ def test_alarms_are_lines_of_their_own_and_counted() -> None:
     display = LineDisplay("run.parquet")
     look = replace(LOOK, alarms=(Alarm(1, 3, 16, "", HOSTILE, 2, 1), Alarm(0, 3, 17, "b", "weight", 0, 5)))
     assert display.show(look).splitlines() == [
-        "ALARM rank 1 batch 3 frame 16: 2 nan and 1 inf in (root) \\x1b[31m`|<script>模块\\u202e",
+        "ALARM rank 1 batch 3 frame 16: 2 nan, 1 inf in (root) \\x1b[31m`|<script>模块\\u202e",
         "ALARM rank 0 batch 3 frame 17: 5 inf in b weight",
         "still running  batch 3  frame 17  2 alarms",
     ]

@@ -77,7 +77,7 @@ def test_what_carried_it_on(tmp_path: Path) -> None:
 
 def test_what_absorbed_it(tmp_path: Path) -> None:
     lines = explained(tmp_path, making(0, 0, "a", in_batch=0), absorbing(1, 0, "mask"), passing(2, 0, ""))
-    assert section(lines, "What became") == ["absorbed (bad in, finite out) by mask (Linear)"]
+    assert section(lines, "What became") == ["absorbed (non-finite in, finite out) by mask (Linear)"]
 
 
 def test_other_ranks_are_named(tmp_path: Path) -> None:

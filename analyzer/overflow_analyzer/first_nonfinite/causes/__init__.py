@@ -1,93 +1,76 @@
-"""Why an inf/nan came about: rules over what was recorded, each a small function that claims no more than it has seen.
+"""Why an inf/nan came about: rules over what was recorded. A rule claims no more than its evidence.
 
-A rule takes a ``Case`` and returns a ``Cause``, or None where it does not apply. They are asked in order, the ones that
-rest on the most specific evidence first: the first answer that is at least likely is taken, else the first possible
-one, else a general one.
+The surest answer is taken; of equally sure ones the first in the order below, which begins with the most specific.
+Names of modules, classes and paths are never evidence.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from overflow_analyzer.first_nonfinite.causes.case import Case, Cause, Confidence
-from overflow_analyzer.first_nonfinite.causes.data import bad_batch, loss_outside_modules, one_rank_only
-from overflow_analyzer.first_nonfinite.causes.division import division_by_zero, divisor_overflow, underflow
-from overflow_analyzer.first_nonfinite.causes.domain import out_of_domain
-from overflow_analyzer.first_nonfinite.causes.gradients import nonfinite_gradient
-from overflow_analyzer.first_nonfinite.causes.harmless import absorbed, unknown
-from overflow_analyzer.first_nonfinite.causes.masks import masked_row_softmax, masks_added
-from overflow_analyzer.first_nonfinite.causes.overflow import overflow, overflow_inside, precision_cast
+from overflow_analyzer.first_nonfinite.causes.case import Case, Cause, CauseRule, Confidence
+from overflow_analyzer.first_nonfinite.causes.masks import MASKED_ROW_SOFTMAX, MASKS_ADDED, ZERO_TIMES_INF
+from overflow_analyzer.first_nonfinite.causes.outside import (
+    ABSORBED,
+    BAD_BATCH,
+    LOSS_OUTSIDE_MODULES,
+    ONE_RANK_ONLY,
+    UNKNOWN,
+)
+from overflow_analyzer.first_nonfinite.causes.overflow import OVERFLOW, OVERFLOW_OF_AN_EXPONENTIAL, PRECISION_CAST
 from overflow_analyzer.first_nonfinite.causes.parameters import (
-    gradient_applied,
-    nonfinite_buffer,
-    nonfinite_parameter_at_start,
-    optimizer_underflow,
-    parameter_went_bad,
+    BAD_BUFFER,
+    BAD_PARAMETER_AT_START,
+    GRADIENT_APPLIED,
+    NONFINITE_GRADIENT,
+    OPTIMIZER_OVERFLOW,
+    OPTIMIZER_UNDERFLOW,
+    PARAMETER_WENT_BAD,
+)
+from overflow_analyzer.first_nonfinite.causes.zeros import (
+    DIVISION_BY_ZERO,
+    DIVISOR_OVERFLOW,
+    OUT_OF_DOMAIN,
+    UNDERFLOW,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["CAUSES", "Case", "Cause", "CauseRule", "Confidence", "explain"]
 
-__all__ = ["CAUSES", "Case", "Cause", "Confidence", "explain"]
-
-_RULES: Final[tuple[Callable[[Case], Cause | None], ...]] = (
-    nonfinite_buffer,
-    nonfinite_parameter_at_start,
-    gradient_applied,
-    optimizer_underflow,
-    nonfinite_gradient,
-    divisor_overflow,
-    absorbed,
-    bad_batch,
-    loss_outside_modules,
-    precision_cast,
-    masks_added,
-    masked_row_softmax,
-    underflow,
-    overflow,
-    division_by_zero,
-    out_of_domain,
-    overflow_inside,
+_RULES: Final[tuple[CauseRule, ...]] = (
+    ABSORBED,
+    BAD_BUFFER,
+    BAD_PARAMETER_AT_START,
+    GRADIENT_APPLIED,
+    OPTIMIZER_UNDERFLOW,
+    OPTIMIZER_OVERFLOW,
+    NONFINITE_GRADIENT,
+    DIVISOR_OVERFLOW,
+    BAD_BATCH,
+    LOSS_OUTSIDE_MODULES,
+    PRECISION_CAST,
+    MASKS_ADDED,
+    MASKED_ROW_SOFTMAX,
+    UNDERFLOW,
+    OVERFLOW,
+    DIVISION_BY_ZERO,
+    ZERO_TIMES_INF,
+    OUT_OF_DOMAIN,
+    OVERFLOW_OF_AN_EXPONENTIAL,
+    ONE_RANK_ONLY,
+    PARAMETER_WENT_BAD,
+    UNKNOWN,
 )
-_FALLBACKS: Final = (one_rank_only, parameter_went_bad)
+_SURENESS: Final[dict[Confidence, int]] = {"certain": 0, "likely": 0, "possible": 1, "unknown": 2}
 
-CAUSES: Final = (
-    "overflow",
-    "precision-cast",
-    "masks-added",
-    "masked-row-softmax",
-    "division-by-zero",
-    "underflow",
-    "divisor-overflow",
-    "out-of-domain",
-    "bad-batch",
-    "loss-outside-modules",
-    "bad-parameter-at-start",
-    "gradient-applied",
-    "optimizer-underflow",
-    "parameter-went-bad",
-    "nonfinite-gradient",
-    "bad-buffer",
-    "one-rank-only",
-    "absorbed",
-    "unknown",
-)
+CAUSES: Final = tuple(dict.fromkeys(rule.name for rule in _RULES))
 """Every name that ``Cause.name`` can have."""
 
 
-def explain(case: Case) -> Cause:
-    """Return the cause that the evidence speaks for most; "unknown" is an answer.
+def explain(case: Case) -> tuple[CauseRule, Cause]:
+    """Return the rule that the evidence speaks for most, and its cause; "unknown" is an answer.
 
     Args:
         case: All that is known about one inf/nan.
     """
-    if case.entry.role == "weight":
-        alone = one_rank_only(case)
-        if alone is not None:
-            return alone
-    found = [cause for rule in _RULES if (cause := rule(case)) is not None]
-    for cause in found:
-        if cause.confidence != "possible":
-            return cause
-    general = (rule(case) for rule in _FALLBACKS)
-    return next(iter(found), None) or next(filter(None, general), None) or unknown(case)
+    found = [(rule, cause) for rule in _RULES if (cause := rule.cause_of(case)) is not None]
+    return min(found, key=lambda one: (not one[0].is_harmless, _SURENESS[one[1].confidence], one[0].general))

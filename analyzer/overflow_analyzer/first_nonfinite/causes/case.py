@@ -1,27 +1,28 @@
-"""What a rule is given (``Case``) and what it returns (``Cause``), and the words both sides share."""
+"""What a rule is (``CauseRule``), what it is given (``Case``) and what it returns (``Cause``)."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from overflow_analyzer.first_nonfinite.events import is_inside
+from overflow_analyzer.format.float_formats import float_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from overflow_analyzer.first_nonfinite.events import Event
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.run_info import RunInfo
     from overflow_analyzer.trace.observations import Observation
 
 
 Confidence = Literal["certain", "likely", "possible", "unknown"]
-"""certain: it follows from recorded figures. likely: the figures fit and none speaks against it. possible: the figures
-fit, and others would fit too. unknown: no rule applies."""
+"""certain: recorded figures imply it. likely: the figures fit, and something recorded excludes every other cause.
+possible: the figures fit, and those of others may fit too. unknown: no rule applies."""
+Verdict = tuple[Confidence, "Sequence[str]"]
+"""How sure a rule is, and its evidence: sentences with recorded figures."""
 
 _SIBLINGS: Final = 8
 
@@ -39,8 +40,35 @@ class Cause:
     """What to do about it."""
 
 
+@dataclass(frozen=True)
+class CauseRule:
+    """A cause, how it is recognised, and what to do about it. A rule claims no more than it has seen."""
+
+    name: str
+    judge: Callable[[Case], Verdict | None]
+    """Returns None where the rule does not apply."""
+    advice: str | Callable[[Case], str]
+    """The next step; a text may name ``{case.label}`` and other properties of the case."""
+    is_harmless: bool = False
+    """Whether nothing went wrong, as far as the trace tells: it is then the answer before every other."""
+    general: bool = False
+    """Whether it says less than other rules of the same confidence."""
+    shows_growth: bool = False
+    """Whether the figures on the way to the format's limit belong to it."""
+    came_with_the_batch: bool = False
+
+    def cause_of(self, case: Case) -> Cause | None:
+        """Return the cause, or None where the rule does not apply."""
+        verdict = self.judge(case)
+        if verdict is None:
+            return None
+        confidence, evidence = verdict
+        advice = self.advice.format(case=case) if isinstance(self.advice, str) else self.advice(case)
+        return Cause(self.name, confidence, tuple(evidence), advice)
+
+
 class Operand(NamedTuple):
-    """A finite tensor that the bad value may have been made of."""
+    """A finite tensor that the non-finite value may have been made of."""
 
     frame: Frame
     entry: Entry
@@ -50,10 +78,9 @@ class Operand(NamedTuple):
 class Case:
     """All that is known about one inf/nan."""
 
-    run: RunInfo
     event: Event
     entry: Entry
-    """The first bad entry of the event's first frame."""
+    """The first non-finite entry of the event's first frame."""
     before: tuple[Frame, ...] = ()
     """Recorded frames before it, of earlier batches too, the latest last."""
     after: tuple[Frame, ...] = ()
@@ -62,14 +89,14 @@ class Case:
     """Reads ``history``: only where a rule wants it."""
     gradient: tuple[Frame, Entry] | None = None
     """A gradient with an inf or nan since the optimizer step before, and its frame."""
-    watched_before: bool = False
-    """Whether the recorder had looked at this tensor in every earlier batch and would have raised."""
     peers: tuple[Observation, ...] = ()
     """Looks at the same tensor in the same batch on the other ranks."""
+    replicated: bool = False
+    """Whether the other ranks' looks at it in an earlier batch had the same figure."""
 
     @property
     def frame(self) -> Frame:
-        """The frame with the first bad entry."""
+        """The frame with the first non-finite entry."""
         return self.event.first
 
     @property
@@ -77,20 +104,40 @@ class Case:
         """The frame that made it, where one was recorded."""
         return self.event.origin
 
+    @property
+    def label(self) -> str:
+        """The module that made it, or where it was first seen."""
+        return (self.origin or self.frame).label
+
+    @property
+    def made_in_a_forward(self) -> bool:
+        """Whether a module's arithmetic may have made it: it went in or came out."""
+        return self.entry.role in ("input", "output")
+
+    @property
+    def limits(self) -> FloatFormat | None:
+        """The format that the non-finite tensor has."""
+        return float_format(self.entry.dtype)
+
     @cached_property
     def history(self) -> tuple[Observation, ...]:
         """Earlier recorded looks at the same tensor, the oldest first."""
         return self.look_back()
 
     @property
+    def last_finite(self) -> Observation | None:
+        """The last look at the same tensor that found it finite."""
+        return next((one for one in reversed(self.history) if not one.nonfinite), None)
+
+    @property
     def batch(self) -> tuple[Frame, ...]:
-        """The recorded forward frames of the same batch before the first bad one."""
+        """The recorded forward frames of the same batch before the first non-finite one."""
         number = self.frame.batch_number
         return tuple(one for one in self.before if one.batch_number == number and one.phase != "backward")
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """Finite float tensors that the bad value may have been made of.
+        """Finite float tensors that the non-finite value may have been made of.
 
         Where the origin is known: what it took in, and what the modules inside it gave out before. Otherwise what the
         modules that completed just before gave out.
@@ -98,8 +145,8 @@ class Case:
         if self.origin is None:
             return _given_out(self.batch[-_SIBLINGS:])
         taken = (Operand(self.origin, entry) for entry in self.origin.of_roles("weight", "buffer", "input"))
-        inside = (one for one in self.batch if is_inside(one, self.origin))
-        return (*filter(_is_usable, taken), *_given_out(tuple(inside)[-_SIBLINGS:]))
+        inside = tuple(one for one in self.batch if is_inside(one, self.origin))
+        return (*filter(_is_usable, taken), *_given_out(inside[-_SIBLINGS:]))
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -107,18 +154,19 @@ class Case:
         return tuple(one for one in self.operands if one.entry.role not in ("weight", "buffer"))
 
     def name(self, operand: Operand) -> str:
-        """Return where a tensor was seen: its context alone where it is of the first bad frame."""
+        """Return where a tensor was seen: its context alone where it is of the first non-finite frame."""
         context = operand.entry.context
-        return context if operand.frame is self.frame else f"{context} of {label_of(operand.frame)}"
+        return context if operand.frame is self.frame else f"{context} of {operand.frame.label}"
 
     @property
     def what(self) -> str:
         """What was found, as ``output has 3 nan of 64 elements``."""
-        return f"{context_of(self.entry)} has {counts_of(self.entry)}"
+        return f"{self.entry.label} has {self.entry.counts}"
 
-    def largest(self) -> Operand | None:
-        """Return the operand with the largest magnitude."""
-        return max(self.operands, key=lambda one: figure_of(one.entry) or 0.0, default=None)
+    @property
+    def where(self) -> str:
+        """The same with its module, as ``output of fc (Linear) has 3 nan of 64 elements``."""
+        return f"{self.entry.label} of {self.frame.label} has {self.entry.counts}"
 
 
 def _given_out(frames: tuple[Frame, ...]) -> tuple[Operand, ...]:
@@ -129,40 +177,16 @@ def _given_out(frames: tuple[Frame, ...]) -> tuple[Operand, ...]:
 def _is_usable(operand: Operand) -> bool:
     entry = operand.entry
     # Figures of integers (token numbers, positions) do not enter the arithmetic that overflows.
-    return figure_of(entry) is not None and not entry.nonfinite_count and "float" in (entry.dtype or "")
-
-
-def figure_of(entry: Entry) -> float | None:
-    """Return the largest finite magnitude; None where there is none, or where the file holds none that could be one."""
-    figure = entry.finite_abs_max
-    return figure if figure is not None and 0 <= figure < math.inf else None
-
-
-def label_of(frame: Frame) -> str:
-    """Return a frame's module for a sentence, as ``encoder.dropout (Dropout)``."""
-    if frame.phase == "manual":
-        return f'record("{frame.module_name}")'
-    return f"{frame.module_name or 'the root module'} ({frame.module_class})"
-
-
-def moment_of(frame: Frame) -> str:
-    """Return when a frame was, as ``batch 3, frame 17``."""
-    return f"batch {frame.batch_number}, frame {frame.frame_number}"
-
-
-def context_of(entry: Entry) -> str:
-    """Return a tensor's name within its frame for a sentence: a parameter's gradient is named like the parameter."""
-    return f"the gradient of {entry.context}" if entry.role == "weight_grad" else entry.context
-
-
-def counts_of(entry: Entry) -> str:
-    """Return how much of a tensor is bad, as ``2 nan, 1 inf of 4096 elements``."""
-    counts = (("nan", entry.nan_count), ("inf", entry.posinf_count), ("-inf", entry.neginf_count))
-    found = ", ".join(f"{count} {name}" for name, count in counts if count)
-    return f"{found} of {entry.numel} {'element' if entry.numel == 1 else 'elements'}"
+    return entry.magnitude is not None and not entry.nonfinite_count and "float" in (entry.dtype or "")
 
 
 def half_step_at_max(format_: FloatFormat) -> float:
     """Return what must be added to the largest finite value for the sum to be rounded past it."""
     top = format_.max / (2 - format_.epsilon)
     return top * format_.epsilon / 2
+
+
+def fills_rows(count: int, entry: Entry) -> bool:
+    """Whether so many elements can be whole rows of a tensor."""
+    row = (entry.shape or (0,))[-1]
+    return bool(row) and bool(count) and count % row == 0

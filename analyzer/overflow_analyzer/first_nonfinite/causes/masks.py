@@ -1,96 +1,117 @@
-"""Rules about masks: infinities that were meant, and sums of masks that were not."""
+"""Rules about infinities that were meant: rows of them, products with 0, sums of masks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.first_nonfinite.causes.case import (
-    Cause,
-    Operand,
-    counts_of,
-    figure_of,
-    half_step_at_max,
-    label_of,
-)
-from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.first_nonfinite.causes.case import CauseRule, Operand, fills_rows, half_step_at_max
+from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
-    from overflow_analyzer.first_nonfinite.causes.case import Case
+    from collections.abc import Iterator
+
+    from overflow_analyzer.first_nonfinite.causes.case import Case, Verdict
     from overflow_analyzer.format.frames import Entry, Frame
 
 
-def masked_row_softmax(case: Case) -> Cause | None:
-    """Softmax over a row in which everything is masked with -inf: 0/0."""
-    for frame in (case.frame, *((case.origin,) if case.origin else ()), *_around(case)):
-        found = _masked_row(frame)
-        if found is not None:
-            return found
-    return None
-
-
-def _around(case: Case) -> tuple[Frame, ...]:
-    return tuple(one for one in case.event.frames if one is not case.frame and one.of_roles("input"))
-
-
-def _masked_row(frame: Frame) -> Cause | None:
-    masks = [entry for entry in frame.of_roles("input") if _is_mask(entry)]
-    spoilt = [entry for entry in frame.of_roles("output") if entry.nan_count]
-    if not masks or not spoilt:
-        return None
-    mask, row = masks[0], (masks[0].shape or (0,))[-1]
-    if not row or (mask.neginf_count or 0) < row:
-        return None
-    is_softmax = "softmax" in frame.module_class.lower()
-    if not is_softmax and "attention" not in frame.module_class.lower() and "mask" not in mask.context:
-        return None
-    rows = (
-        f"{mask.context} of {label_of(frame)} holds {mask.neginf_count} -inf in rows of {row}: enough for a whole row"
-    )
-    return Cause(
-        "masked-row-softmax",
-        "certain" if is_softmax and not mask.posinf_count and not mask.nan_count else "likely",
-        (rows, f"{spoilt[0].context} of {label_of(frame)} has {counts_of(spoilt[0])}", *_whole_rows(spoilt[0], row)),
-        "Give every row something to attend to (a padded query is one case), or mask with a large finite value such as "
-        "`torch.finfo(dtype).min` and set the rows that are masked whole to 0 after the softmax.",
-    )
-
-
-def _is_mask(entry: Entry) -> bool:
+def is_mask(entry: Entry) -> bool:
+    """Whether -inf is all that is not finite in a tensor."""
     return bool(entry.neginf_count) and not entry.posinf_count and not entry.nan_count
 
 
-def _whole_rows(entry: Entry, row: int) -> tuple[str, ...]:
-    count = entry.nan_count or 0
-    if count % row or (entry.shape or (0,))[-1] != row:
-        return ()
-    return (f"the nan fill {count // row} whole {'row' if count == row else 'rows'} of {row}",)
+def _frames_with_input(case: Case) -> Iterator[Frame]:
+    yield case.frame
+    if case.origin is not None:
+        yield case.origin
+    yield from (one for one in case.event.frames if one is not case.frame and one.of_roles("input"))
 
 
-def masks_added(case: Case) -> Cause | None:
-    """Values at the format's own limit, as masks are made of, were added to and became -inf."""
-    entry, limits = case.entry, float_format(case.entry.dtype)
-    if limits is None or entry.role not in ("input", "output") or not _is_mask(entry):
+def _masked_row(case: Case) -> Verdict | None:
+    """A softmax over a row in which everything is masked with -inf: 0/0."""
+    found = filter(None, map(_masked_row_in, _frames_with_input(case)))
+    return next(found, None)
+
+
+def _masked_row_in(frame: Frame) -> Verdict | None:
+    mask = next((entry for entry in frame.of_roles("input") if is_mask(entry)), None)
+    spoilt = next((entry for entry in frame.of_roles("output") if entry.nan_count), None)
+    if mask is None or spoilt is None or not mask.shape or not mask.shape[-1]:
         return None
-    same = [one for one in (*case.operands, *_taken_in_around(case)) if one.entry.dtype == limits.name]
-    full = [one for one in same if figure_of(one.entry) == limits.max]
-    others = [one for one in same if one not in full and (figure_of(one.entry) or 0) >= half_step_at_max(limits)]
-    if not full or not (len(full) > 1 or others):
+    row, masked, nan = mask.shape[-1], mask.neginf_count or 0, spoilt.nan_count or 0
+    is_reduced = spoilt.shape == mask.shape[:-1]  # one element for each row, of which so many are masked whole at most
+    if masked < row or (nan > masked // row if is_reduced else not fills_rows(nan, spoilt)):
         return None
-    added = (full[1:] or others)[0]
-    return Cause(
-        "masks-added",
-        "likely",
-        (
-            f"{case.name(full[0])} holds exactly {limits.name}'s limit, {limits.max:g}, as a mask of finfo.min does",
-            f"{case.name(added)} reaches {figure_of(added.entry) or 0:.2e}: the sum of both passes the limit",
-            f"{case.what}, and no nan or inf",
-        ),
-        "Combine masks with `torch.minimum` or as booleans before they become numbers, or clamp their sum to "
-        "`torch.finfo(dtype).min`.",
+    where = f"{mask.context} of {frame.label}"
+    is_implied = masked > mask.numel - mask.numel // row  # more than all rows but one element of each
+    rows = f"{where} holds {masked} -inf in rows of {row}: " + (
+        "so many that a whole row of them is certain" if is_implied else "enough for a whole row"
+    )
+    same_shape = spoilt.shape == mask.shape
+    # A product with 0 needs a zero; a function of each element makes a nan of each -inf.
+    others = [one for one in frame.of_roles("weight", "buffer", "input") if one is not mask and one.kind == "tensor"]
+    excluded = same_shape and not others and mask.abs_min != 0 and (is_implied or nan < masked)
+    return "likely" if excluded else "possible", (
+        rows,
+        f"{spoilt.context} of {frame.label} has {spoilt.counts}",
+        *([f"the nan fill {counted(nan // row, 'whole row')} of {row}"] if same_shape else ()),
     )
 
 
-def _taken_in_around(case: Case) -> tuple[Operand, ...]:
-    """What the modules around took in: masks are mostly made outside the module that adds them."""
+MASKED_ROW_SOFTMAX = CauseRule(
+    "masked-row-softmax",
+    _masked_row,
+    "Give every row something to attend to (a padded query is one case), or mask with a large finite value such as "
+    "`torch.finfo(dtype).min` and set the rows that are masked whole to 0 after the softmax.",
+)
+
+
+def _zero_times_inf(case: Case) -> Verdict | None:
+    """An infinity met a 0 of another operand: their product is nan."""
+    for frame in _frames_with_input(case):
+        taken = frame.of_roles("input", "weight", "buffer")
+        inf = next((one for one in taken if one.nonfinite_count and not one.nan_count), None)
+        zeros = next((one for one in taken if one is not inf and one.abs_min == 0), None)
+        spoilt = next((one for one in frame.of_roles("output") if one.nan_count), None)
+        if inf and zeros and spoilt:
+            return "possible", (
+                f"{inf.context} of {frame.label} has {inf.counts}, and {zeros.context} holds zeros (abs min 0)",
+                f"{spoilt.context} has {spoilt.counts}: 0 x inf is nan",
+            )
+    return None
+
+
+ZERO_TIMES_INF = CauseRule(
+    "zero-times-inf",
+    _zero_times_inf,
+    "Choose instead of multiplying: `torch.where(mask, x, 0)` keeps an infinity away from a 0, and `xlogy` and "
+    "`masked_fill` do so too.",
+)
+
+
+def _masks_added(case: Case) -> Verdict | None:
+    """Values at the format's own limit, as masks are made of, were added to and became -inf."""
+    entry, limits = case.entry, case.limits
+    if limits is None or not case.made_in_a_forward or not is_mask(entry):
+        return None
+    # Masks are mostly made outside the module that adds them: what the modules around took in counts too.
     around = (one for one in case.event.frames if one not in (case.frame, case.origin))
-    return tuple(Operand(one, entry) for one in around for entry in one.of_roles("input") if not entry.nonfinite_count)
+    taken = (Operand(one, given) for one in around for given in one.of_roles("input") if not given.nonfinite_count)
+    same = [one for one in (*case.operands, *taken) if one.entry.dtype == limits.name]
+    full = [one for one in same if one.entry.magnitude == limits.max]
+    others = [one for one in same if one not in full and (one.entry.magnitude or 0) >= half_step_at_max(limits)]
+    if not full or not (len(full) > 1 or others):
+        return None
+    added = (full[1:] or others)[0]
+    return "possible", (
+        f"{case.name(full[0])} holds exactly {limits.name}'s limit, {limits.max:g}, as a mask of finfo.min does",
+        f"{case.name(added)} reaches {added.entry.magnitude or 0:.2e}: the sum of both passes the limit",
+        f"{case.what}, and no nan or inf",
+    )
+
+
+MASKS_ADDED = CauseRule(
+    "masks-added",
+    _masks_added,
+    "Combine masks with `torch.minimum` or as booleans before they become numbers, or clamp their sum to "
+    "`torch.finfo(dtype).min`.",
+)

@@ -5,90 +5,93 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.first_nonfinite.causes.case import Cause, Operand, figure_of, half_step_at_max, label_of
+from overflow_analyzer.first_nonfinite.causes.case import CauseRule, Operand, half_step_at_max
 from overflow_analyzer.first_nonfinite.growth import bits_per_batch, is_magnitude
 from overflow_analyzer.format.float_formats import float_format
 
 if TYPE_CHECKING:
-    from overflow_analyzer.first_nonfinite.causes.case import Case, Confidence
+    from overflow_analyzer.first_nonfinite.causes.case import Case, Confidence, Verdict
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry
 
 
 _NEAR: Final = 0.25  # of the limit: two doublings away
-_PRODUCTS: Final = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
-"""torch's classes that add products alone, with a weight of shape [out, ...]: they cannot divide."""
+_MATRIX: Final = 2  # dimensions of a matrix product's weight
 
 
-def overflow(case: Case) -> Cause | None:
-    """A value passed the largest one of its format, near which the figures before it already were."""
-    entry, limits = case.entry, float_format(case.entry.dtype)
+def _overflow(case: Case) -> Verdict | None:
+    """A value passed the largest one of its format: the figures before it were near, or their products pass it."""
+    entry, limits = case.entry, case.limits
     if limits is None or entry.role not in ("input", "output", "value"):
         return None
-    nearest = _nearest(case, limits)
-    near = nearest is not None and limits_share(nearest.entry, limits) >= _NEAR
-    products = _products(case, limits)
-    confidence = _confidence(case, limits, near=near or bool(products))
-    if confidence is None:
+    # What holds exactly the limit is a mask, and a mask is no evidence of growth.
+    figures = [one for one in (*case.operands, Operand(case.frame, entry)) if _is_figure(one.entry, limits)]
+    nearest = max(figures, key=lambda one: one.entry.magnitude or 0.0, default=None)
+    share = 0.0 if nearest is None else (nearest.entry.magnitude or 0.0) / limits.max
+    reach = _reach_of_matrix_product(case)
+    if reach is not None and reach[0] <= limits.max:
+        return None  # sums of products do not reach the limit
+    fits = share >= _NEAR or reach is not None
+    squares = [one for one in case.inputs if _is_figure(one.entry, limits) and _square(one.entry) > limits.max]
+    if not fits and not squares:
         return None
-    evidence = [] if nearest is None else [f"{case.name(nearest)}: {limits.describe(figure_of(nearest.entry) or 0.0)}"]
-    return Cause(
-        "overflow",
-        confidence,
-        (*evidence, *products, *_dropout(case, limits), *growth_over_batches(case)),
-        f"Run {label_of(case.origin or case.frame)} in bfloat16 or float32, or scale its input down; "
-        "`overflow-analyze top TRACE` lists the modules that come next."
-        if limits.name == "float16"
-        else f"Find what makes the figures grow: {limits.name} has no wider format of its size. Lower the learning "
-        "rate, clip gradients, or normalise before this module.",
+    evidence = [] if nearest is None else [f"{case.name(nearest)}: {limits.describe(nearest.entry.magnitude or 0.0)}"]
+    if reach is not None:
+        evidence.append(reach[1])
+    elif squares and share < _NEAR:
+        evidence = [
+            _does_not_fit(case, squares[0], f"its square, {_square(squares[0].entry):.2e}, does not fit", limits)
+        ]
+    return _confidence(case, limits, fits=fits, product=reach is not None), (
+        *evidence,
+        *_dropout(case, limits),
+        *growth_over_batches(case),
     )
 
 
-def _confidence(case: Case, limits: FloatFormat, *, near: bool) -> Confidence | None:
-    if not near:
+def _is_figure(entry: Entry, limits: FloatFormat) -> bool:
+    return entry.dtype == limits.name and bool(entry.magnitude) and entry.magnitude != limits.max
+
+
+def _confidence(case: Case, limits: FloatFormat, *, fits: bool, product: bool) -> Confidence:
+    """Likely only if an infinity shows it, and no operand can have been divided by, cast or added as a mask."""
+    entry = case.entry
+    infinite = bool(entry.posinf_count or entry.neginf_count) or not limits.has_inf
+    others = [
+        one
+        for one in case.operands
+        if (one.entry.abs_min == 0 and not product)
+        or one.entry.magnitude == limits.max
+        or _is_too_wide(one.entry, limits)
+    ]
+    is_seen = fits and infinite and case.origin is not None and (not entry.nan_count or not limits.has_inf)
+    return "likely" if is_seen and not others else "possible"
+
+
+def _reach_of_matrix_product(case: Case) -> tuple[float, str] | None:
+    """What a matrix product can reach, where all that the module has are the tensors of one, by their shapes."""
+    frame = case.frame
+    weights = frame.of_roles("weight")
+    if case.origin is not frame or not weights or len(weights[0].shape or ()) != _MATRIX:
         return None
-    infinite = bool(case.entry.posinf_count or case.entry.neginf_count) or not limits.has_inf
-    return "likely" if infinite else "possible"
-
-
-def _nearest(case: Case, limits: FloatFormat) -> Operand | None:
-    """The operand of the same format that is nearest to the limit, or the finite part of the bad tensor itself."""
-    itself = Operand(case.frame, case.entry)
-    found = [one for one in (*case.operands, itself) if one.entry.dtype == case.entry.dtype and figure_of(one.entry)]
-    return max(found, key=lambda one: limits_share(one.entry, limits), default=None)
-
-
-def limits_share(entry: Entry, limits: FloatFormat) -> float:
-    """Return an entry's largest finite magnitude as a share of a format's limit."""
-    return (figure_of(entry) or 0.0) / limits.max
-
-
-def _products(case: Case, limits: FloatFormat) -> tuple[str, ...]:
-    """What sums of products can reach, where that is past the limit; where it is not, they did not overflow."""
-    if case.origin is not case.frame or case.frame.module_class not in _PRODUCTS:
-        return ()
-    weights = [one.entry for one in case.operands if one.entry.context == "weight" and one.entry.shape]
-    largest = max(case.inputs, key=lambda one: figure_of(one.entry) or 0.0, default=None)
-    if not weights or largest is None:
-        return ()
-    weight, value = figure_of(weights[0]) or 0.0, figure_of(largest.entry) or 0.0
-    count = weights[0].numel // max(1, (weights[0].shape or (1,))[0])
-    if count * weight * value <= limits.max:
-        return ()
+    (rows, count), values, outputs = weights[0].shape or (0, 0), frame.of_roles("input"), frame.of_roles("output")
+    shapes = [*((one.shape or (0,))[-1] for one in values), *((one.shape or (0,))[-1] for one in outputs)]
+    if shapes != [count, rows] or [one.shape for one in weights[1:]] not in ([], [(rows,)]):
+        return None
+    weight, value = weights[0].magnitude or 0.0, values[0].magnitude or 0.0
+    bias = (weights[1].magnitude or 0.0) if len(weights) > 1 else 0.0
     products = "a product" if count == 1 else f"a sum of {count} products"
-    return (f"{products} of up to {weight:.2e} x {value:.2e} can reach {count * weight * value:.2e}",)
+    reach = count * weight * value + bias
+    return reach, f"{products} of up to {weight:.2e} x {value:.2e} can reach {reach:.2e}"
 
 
 def _dropout(case: Case, limits: FloatFormat) -> tuple[str, ...]:
-    """Dropout multiplies what it keeps by 1/(1-p): which p is enough follows from its input."""
-    if case.origin is not case.frame or not case.frame.module_class.startswith("Dropout"):
+    """Torch's Dropout multiplies what it keeps by 1/(1-p): which p is enough follows from its input."""
+    largest = max((one.entry.magnitude or 0.0 for one in case.operands), default=0.0)
+    if case.origin is not case.frame or case.frame.module_class != "Dropout" or not 0 < largest <= limits.max:
         return ()
-    largest = case.largest()
-    if largest is None or not 0 < (figure_of(largest.entry) or 0.0) <= limits.max:
-        return ()
-    # Half a step above the limit is still rounded down to it. Rounded up, so that what is said holds.
-    enough = 1 - (figure_of(largest.entry) or 0.0) / (limits.max + half_step_at_max(limits))
-    percent = math.ceil(1000 * enough) / 10
+    # Half a step above the limit is still rounded down to it. Rounded up, so that the sentence holds.
+    percent = math.ceil(1000 * (1 - largest / (limits.max + half_step_at_max(limits)))) / 10
     return (f"in training Dropout multiplies what it keeps by 1/(1-p): from there a p of {percent}% is enough",)
 
 
@@ -103,52 +106,77 @@ def growth_over_batches(case: Case) -> tuple[str, ...]:
     return (f"{case.entry.context} had {figures}: {bits:.2g} bits a batch",)
 
 
-def precision_cast(case: Case) -> Cause | None:
-    """A value of a wider format that its narrower one cannot hold was cast to it."""
-    limits = float_format(case.entry.dtype)
-    if limits is None or case.entry.role not in ("input", "output"):
-        return None
-    too_large = [one for one in case.operands if _is_wider(one, limits) and (figure_of(one.entry) or 0) > limits.max]
-    if not too_large:
-        return None
-    one = max(too_large, key=lambda operand: figure_of(operand.entry) or 0.0)
-    return Cause(
-        "precision-cast",
-        "likely",
-        (
-            f"{case.name(one)} is {one.entry.dtype}: {limits.describe(figure_of(one.entry) or 0.0)}",
-            f"{case.entry.context} is {limits.name}, which cannot hold it",
-        ),
-        f"Keep {label_of(case.origin or case.frame)} out of {limits.name} "
-        '(`with torch.autocast("cuda", enabled=False)` around it), or use bfloat16.',
+def _advice(case: Case) -> str:
+    if case.entry.dtype == "float16":
+        return (
+            f"Run {case.label} in bfloat16 or float32, or scale its input down; "
+            "`overflow-analyze top TRACE` lists the modules that come next."
+        )
+    return (
+        f"Find what makes the figures grow: {case.entry.dtype} has no wider format of its size. Lower the learning "
+        "rate, clip gradients, or normalise before this module."
     )
 
 
-def _is_wider(operand: Operand, limits: FloatFormat) -> bool:
-    theirs = float_format(operand.entry.dtype)
-    return theirs is not None and theirs.max > limits.max
+OVERFLOW = CauseRule("overflow", _overflow, _advice, shows_growth=True)
 
 
-def overflow_inside(case: Case) -> Cause | None:
-    """A square or an exponential of what went in does not fit, though the figures themselves are far from the limit."""
-    limits, origin = float_format(case.entry.dtype), case.origin
-    if limits is None or origin is None or case.entry.role not in ("input", "output"):
+def _exponential(case: Case) -> Verdict | None:
+    """An exponential of what went in does not fit, though the figures themselves are far from the limit."""
+    limits = case.limits
+    if limits is None or case.origin is None or not case.made_in_a_forward or not case.entry.posinf_count:
         return None
-    infinite = bool(case.entry.posinf_count or case.entry.neginf_count)
+    largest = math.log(limits.max)
     for one in case.inputs:
-        figure = figure_of(one.entry) or 0.0
-        if one.entry.dtype != limits.name:
-            continue
-        if figure * figure > limits.max:
-            what = f"its square, {figure * figure:.2e}, does not fit {limits.name}'s {limits.max:g}"
-        elif infinite and "exp" in origin.module_class.lower() and figure > math.log(limits.max):
-            what = f"exp of more than {math.log(limits.max):.1f} does not fit {limits.name}'s {limits.max:g}"
-        else:
-            continue
-        return Cause(
-            "overflow",
-            "possible",
-            (f"{case.name(one)} has an abs max of {figure:.2e}: {what}",),
-            f"Compute squares, norms and exponentials in {label_of(origin)} in float32, or scale its input down first.",
-        )
+        if _is_figure(one.entry, limits) and (one.entry.magnitude or 0.0) > largest:
+            return "possible", [_does_not_fit(case, one, f"exp of more than {largest:.1f} does not fit", limits)]
     return None
+
+
+def _square(entry: Entry) -> float:
+    return (entry.magnitude or 0.0) * (entry.magnitude or 0.0)
+
+
+def _does_not_fit(case: Case, one: Operand, what: str, limits: FloatFormat) -> str:
+    return f"{case.name(one)} has an abs max of {one.entry.magnitude or 0.0:.2e}: {what} {limits.name}'s {limits.max:g}"
+
+
+OVERFLOW_OF_AN_EXPONENTIAL = CauseRule(
+    OVERFLOW.name,
+    _exponential,
+    "Compute squares, norms and exponentials in {case.label} in float32, or scale its input down first.",
+    shows_growth=True,
+)
+
+
+def _precision_cast(case: Case) -> Verdict | None:
+    """A value of a wider format that its narrower one cannot hold was cast to it."""
+    entry, limits = case.entry, case.limits
+    if limits is None or not case.made_in_a_forward:
+        return None
+    too_large = [one for one in case.operands if _is_too_wide(one.entry, limits)]
+    if not too_large:
+        return None
+    one = max(too_large, key=lambda operand: operand.entry.magnitude or 0.0)
+    low, cast_low = one.entry.abs_min or 0.0, entry.abs_min or 0.0
+    # A cast rounds the least magnitude and leaves it at that; anything else would have to hit it by chance.
+    is_same = one.entry.shape == entry.shape and low > 0 and abs(cast_low - low) <= limits.epsilon * low
+    return "likely" if is_same else "possible", (
+        f"{case.name(one)} is {one.entry.dtype}: {limits.describe(one.entry.magnitude or 0.0)}",
+        f"{entry.context} is {limits.name}, which cannot hold it",
+        *([f"both have the shape {list(entry.shape or ())} and an abs min of {low:.2e}"] if is_same else ()),
+    )
+
+
+def _is_too_wide(entry: Entry, limits: FloatFormat) -> bool:
+    theirs = float_format(entry.dtype)
+    return theirs is not None and theirs.max > limits.max and (entry.magnitude or 0.0) > limits.max
+
+
+PRECISION_CAST = CauseRule(
+    "precision-cast",
+    _precision_cast,
+    'Keep {case.label} out of {case.limits.name} (`with torch.autocast("cuda", enabled=False)` around it), or use '
+    "bfloat16.",
+    shows_growth=True,
+)

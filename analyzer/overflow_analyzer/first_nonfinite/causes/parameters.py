@@ -1,148 +1,217 @@
-"""Rules about weights and buffers: when they went bad, and what may have done it."""
+"""Rules about weights, buffers, gradients and optimizer state: when they became non-finite, and why."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.first_nonfinite.causes.case import Cause, context_of, counts_of, label_of, moment_of
+from overflow_analyzer.first_nonfinite.causes.case import CauseRule
 from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
-    from overflow_analyzer.first_nonfinite.causes.case import Case
+    from overflow_analyzer.first_nonfinite.causes.case import Case, Verdict
+    from overflow_analyzer.format.columns import Role
     from overflow_analyzer.format.frames import Entry
 
 
 _ADAM_EPS: Final = 1e-8
+_SECOND_MOMENTS: Final = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
+"""Keys of torch's optimizers for what they divide by the root of."""
 
 
-def nonfinite_buffer(case: Case) -> Cause | None:
-    """A buffer, such as a running statistic, is bad."""
+def _buffer(case: Case) -> Verdict | None:
+    """A buffer, such as a running statistic, is not finite."""
     if case.entry.role != "buffer":
         return None
-    is_statistic = case.entry.context.startswith("running_")
     outputs = case.frame.of_roles("output")
     finite = outputs and not any(entry.nonfinite for entry in outputs)
-    fine = [
-        f"{label_of(case.frame)}'s outputs are finite in phase {case.frame.phase}: it does not use the buffer there"
-    ]
-    return Cause(
-        "bad-buffer",
-        "certain",
-        (case.what, *_when(case), *(fine if finite and is_statistic else ())),
-        "Find the batch that spoilt the statistics (a bad input or a variance that does not fit), then "
-        "`reset_running_stats()` or load an earlier checkpoint."
-        if is_statistic
-        else "Look at who writes this buffer. If its infinities are a mask, say so with "
-        f'`ignore=("{case.frame.module_name}:{case.entry.context}",)`.',
+    fine = f"{case.frame.label}'s outputs are finite in phase {case.frame.phase}: nothing of it reaches them there"
+    return "certain", (case.what, *_when(case), *([fine] if finite else ()))
+
+
+BAD_BUFFER = CauseRule(
+    "bad-buffer",
+    _buffer,
+    "Look at who writes this buffer. Running statistics: find the batch that spoilt them (a non-finite input or a "
+    "variance that does not fit), then `reset_running_stats()` or load an earlier checkpoint. An intended mask: "
+    '`ignore=("{case.frame.module_name}:{case.entry.context}",)`.',
+)
+
+
+def _at_start(case: Case) -> Verdict | None:
+    """A parameter was not finite when the recorder first looked."""
+    frame = case.frame
+    if case.entry.role != "weight" or frame.optimizer_step or frame.batch_number or case.last_finite is not None:
+        return None
+    return "certain", (
+        case.what,
+        "it is batch 0, before any optimizer step that the recorder counted; what was done before is not recorded",
     )
 
 
-def gradient_applied(case: Case) -> Cause | None:
-    """A parameter went bad after a gradient with an inf or nan was applied to it."""
-    if case.entry.role != "weight" or case.gradient is None or not _was_finite(case):
+BAD_PARAMETER_AT_START = CauseRule(
+    "bad-parameter-at-start",
+    _at_start,
+    "Look at how it was made: `torch.empty` without an initialisation, a checkpoint that was not finite or is of "
+    "another format, a conversion to float16 of values above 65504, a training before the recorder was attached.",
+)
+
+
+def _gradient_applied(case: Case) -> Verdict | None:
+    """A parameter became non-finite after a step with a gradient that had an inf or nan."""
+    if case.entry.role != "weight" or case.gradient is None or case.last_finite is None:
         return None
+    own = [entry for entry in _of_parameter(case, "weight_grad") if entry.nonfinite_count]
     frame, gradient = case.gradient
-    return Cause(
-        "gradient-applied",
-        "likely",
-        (
-            case.what,
-            *_when(case),
-            f"{context_of(gradient)} of {label_of(frame)} had {counts_of(gradient)} in {moment_of(frame)}",
-        ),
-        "Do not step on such a gradient: `GradScaler` skips it, `clip_grad_norm_(..., error_if_nonfinite=True)` "
-        "raises. Then find what made the gradient inf.",
+    return "likely" if own else "possible", (
+        case.what,
+        *_when(case),
+        f"{gradient.label} of {frame.label} had {gradient.counts} in {frame.moment}",
+        *([f"its own gradient had {own[0].counts}"] if own and own[0] is not gradient else ()),
     )
 
 
-def optimizer_underflow(case: Case) -> Cause | None:
-    """A parameter in a narrow format went bad in a step: Adam's eps is 0 there, and so is a small second moment."""
-    entry, limits = case.entry, float_format(case.entry.dtype)
-    if entry.role != "weight" or limits is None or limits.smallest_subnormal / 2 <= _ADAM_EPS:
+GRADIENT_APPLIED = CauseRule(
+    "gradient-applied",
+    _gradient_applied,
+    "Do not step on such a gradient: `GradScaler` skips it, `clip_grad_norm_(..., error_if_nonfinite=True)` raises. "
+    "Then find what made the gradient inf.",
+)
+
+
+def _optimizer_underflow(case: Case) -> Verdict | None:
+    """A narrow second moment is 0, and Adam's eps is 0 there too: the step divides by 0."""
+    entry, limits, last = case.entry, case.limits, case.last_finite
+    if entry.role != "weight" or limits is None or limits.smallest_subnormal / 2 <= _ADAM_EPS or last is None:
         return None
-    if not _was_finite(case) or not case.frame.optimizer_step:
+    moments = [one for one in _of_parameter(case, "optimizer_state") if one.context.endswith(_SECOND_MOMENTS)]
+    gradients = _of_parameter(case, "weight_grad")
+    zeros = [one for one in moments if one.abs_min == 0]
+    if not zeros or case.frame.optimizer_step == last.optimizer_step:
         return None
-    infinite = bool(entry.posinf_count or entry.neginf_count)
-    states = [f"{one.context} holds zeros (abs min 0)" for one in _states(case) if one.abs_min == 0]
     smallest = limits.smallest_subnormal
-    lost = f"an eps of {_ADAM_EPS:g} (Adam's default) is 0 in {limits.name}, whose smallest value is {smallest:.2e}"
-    squares = f"so is the square of a gradient below {(smallest / 2) ** 0.5:.1e}: the step divides by 0"
-    finite = _finite_gradient(case)
-    return Cause(
-        "optimizer-underflow",
-        "likely" if infinite or states or finite else "possible",
-        (
-            case.what,
-            *_when(case),
-            lost,
-            squares,
-            *states,
-            *finite,
-            *(["some elements are infinite, as x/0 is; Adam makes nan of an inf gradient"] if infinite else []),
-        ),
-        "Keep master weights and optimizer state in float32 (autocast), use bfloat16, or give Adam an eps that the "
-        'format holds, such as 1e-4. `roles=(..., "optimizer_state")` shows the second moments.',
+    finite = bool(gradients) and not gradients[-1].nonfinite_count and gradients[-1].abs_max is not None
+    # A zero moment under an eps that was raised divides by that eps: an infinity is what x/0 leaves.
+    infinite = bool(entry.posinf_count or entry.neginf_count)
+    return "likely" if finite and infinite else "possible", (
+        case.what,
+        *_when(case),
+        *(f"{one.context} holds zeros (abs min 0)" for one in zeros[-2:]),
+        f"an eps of {_ADAM_EPS:g} (Adam's default) is 0 in {limits.name}, whose smallest value is {smallest:.2e}",
+        f"so is the square of a gradient below {(smallest / 2) ** 0.5:.1e}",
+        *([f"its last gradient before was finite (abs max {gradients[-1].abs_max:.2e})"] if finite else ()),
     )
 
 
-def _finite_gradient(case: Case) -> tuple[str, ...]:
-    """What speaks against the other explanation, an inf gradient."""
-    frames = (one for one in case.before if one.module_name == case.frame.module_name)
-    found = [entry for one in frames for entry in one.of_roles("weight_grad") if entry.context == case.entry.context]
-    if not found or found[-1].nonfinite_count or found[-1].abs_max is None:
-        return ()
-    return (f"its last gradient before was finite (abs max {found[-1].abs_max:.2e})",)
+OPTIMIZER_UNDERFLOW = CauseRule(
+    "optimizer-underflow",
+    _optimizer_underflow,
+    "Keep master weights and optimizer state in float32 (autocast), use bfloat16, or give Adam an eps that the format "
+    "holds, such as 1e-4.",
+)
 
 
-def _states(case: Case) -> list[Entry]:
-    frames = (one for one in case.before if one.module_name == case.frame.module_name)
-    return [entry for one in frames for entry in one.of_roles("optimizer_state") if case.entry.context in entry.context]
-
-
-def nonfinite_parameter_at_start(case: Case) -> Cause | None:
-    """A parameter was bad before any step could have changed it."""
-    if case.entry.role != "weight" or case.frame.optimizer_step or case.frame.batch_number or _was_finite(case):
+def _optimizer_overflow(case: Case) -> Verdict | None:
+    """An optimizer's state became non-finite in a step whose gradients were finite."""
+    entry, limits = case.entry, case.limits
+    if entry.role != "optimizer_state":
         return None
-    return Cause(
-        "bad-parameter-at-start",
-        "certain",
-        (case.what, "it is batch 0, and no optimizer step had been taken"),
-        "Look at how it was made: `torch.empty` without an initialisation, a checkpoint that was bad or is of another "
-        "format, a conversion to float16 of values above 65504.",
+    parameter = entry.context.rpartition(".")[0]
+    frames = (one for one in case.before if one.module_name == case.frame.module_name)
+    gradients = [one for frame in frames for one in frame.of_roles("weight_grad") if one.context == parameter]
+    figure = gradients[-1].magnitude if gradients and not gradients[-1].nonfinite_count else None
+    if figure is None or limits is None:
+        return "possible", (case.what, "it was made in the optimizer's step: no gradient before it was not finite")
+    overflows = figure * figure > limits.max and not entry.nan_count
+    return "likely" if overflows else "possible", (
+        f"{case.what} after step {case.frame.optimizer_step}",
+        f"the gradient of {parameter} was finite (abs max {figure:.2e})",
+        f"its square, {figure * figure:.2e}, {'does not fit' if overflows else 'fits'} {limits.name}'s {limits.max:g}",
     )
 
 
-def parameter_went_bad(case: Case) -> Cause | None:
-    """A parameter is bad; nothing recorded says why."""
+OPTIMIZER_OVERFLOW = CauseRule(
+    "optimizer-overflow",
+    _optimizer_overflow,
+    "Keep master weights and optimizer state in float32 (autocast) or use bfloat16, and scale the loss so that squares "
+    "of gradients fit.",
+)
+
+
+def _went_bad(case: Case) -> Verdict | None:
+    """A parameter is not finite; nothing recorded says why."""
     if case.entry.role != "weight":
         return None
-    finite = _was_finite(case)
-    return Cause(
-        "parameter-went-bad",
-        "certain" if finite else "possible",
-        (case.what, *(_when(case) or ("no earlier figures of it were recorded: when it went bad is not known",))),
-        'Record the step that did it: `roles=("weight", "output", "weight_grad", "optimizer_state")` and '
-        f"`trace_batch_nums` up to {case.frame.batch_number}. Gradient clipping and a lower learning rate often help.",
+    if case.last_finite is not None:
+        return "certain", (case.what, *_when(case))
+    return "possible", (case.what, "no earlier figures of it were recorded: when it became non-finite is not known")
+
+
+PARAMETER_WENT_BAD = CauseRule(
+    "parameter-went-bad",
+    _went_bad,
+    'Record what changed it: `roles=("weight", "output", "weight_grad", "optimizer_state")` and `trace_batch_nums` up '
+    "to {case.frame.batch_number}. If a step did, clip the gradients or lower the learning rate; if not, look for what "
+    "else writes it: a checkpoint, an average, a merge.",
+    general=True,
+)
+
+
+def _nonfinite_gradient(case: Case) -> Verdict | None:
+    """A gradient is not finite, no loss scale was recorded, and the next weights are not finite or not recorded."""
+    if case.entry.role not in ("grad_input", "grad_output", "weight_grad"):
+        return None
+    spoilt = [one for one in case.after if any(entry.nonfinite for entry in one.of_roles("weight", "optimizer_state"))]
+    outcome = (
+        f"{spoilt[0].nonfinite_entries[0].context} of {spoilt[0].label} is not finite in batch "
+        f"{spoilt[0].batch_number}: it was applied"
+        if spoilt
+        else "the trace ends before the next weights: whether it was applied is not known"
+    )
+    return "likely" if spoilt else "possible", (
+        case.what,
+        "no loss scale was recorded that would skip the step",
+        *_zeros_in_the_forward(case),
+        outcome,
     )
 
 
-def _was_finite(case: Case) -> bool:
-    return case.watched_before or any(not one.nonfinite for one in case.history)
+def _zeros_in_the_forward(case: Case) -> list[str]:
+    """Zeros in the forward of that batch, from that module on: roots, norms and powers have no derivative there."""
+    names = [frame.module_name for frame in case.batch]
+    start = names.index(case.frame.module_name) if case.frame.module_name in names else len(names)
+    return [
+        f"{entry.context} of {frame.label} held zeros in the forward (abs min 0)"
+        for frame in case.batch[start:]
+        for entry in frame.of_roles("output")
+        if entry.abs_min == 0 and float_format(entry.dtype)
+    ][:2]
+
+
+NONFINITE_GRADIENT = CauseRule(
+    "nonfinite-gradient",
+    _nonfinite_gradient,
+    "Use a GradScaler with float16, or clip with `error_if_nonfinite=True`, so that no such step is taken. A root, "
+    "norm or power whose input is 0 has an infinite derivative there: add an eps inside it.",
+)
+
+
+def _of_parameter(case: Case, role: Role) -> list[Entry]:
+    """The recorded gradients or states of the parameter before it was seen non-finite, the latest last."""
+    context = case.entry.context
+    frames = (one for one in case.before if one.module_name == case.frame.module_name)
+    found = (entry for one in frames for entry in one.of_roles(role))
+    return [entry for entry in found if entry.context == context or entry.context.startswith(f"{context}.")]
 
 
 def _when(case: Case) -> tuple[str, ...]:
-    """Between which two looks it went bad."""
-    batch, step = case.frame.batch_number, case.frame.optimizer_step
-    finite = [one for one in case.history if not one.nonfinite]
-    if finite:
-        last = finite[-1]
-        steps = step - last.optimizer_step
-        figure = "" if last.finite_abs_max is None else f" (abs max {last.finite_abs_max:.2e})"
-        taken = f"; {counted(steps, 'optimizer step')} lay between" if steps else ""
-        return (f"it was finite in batch {last.batch_number}{figure} and bad in batch {batch}{taken}",)
-    if case.watched_before:
-        raised = "the recorder raises at the first inf/nan and had raised at nothing before"
-        taken = f"{counted(step, 'optimizer step')} had been taken"
-        return (f"{raised}, so it went bad after this module's last call; {taken}",)
-    return ()
+    """Between which two looks it became non-finite."""
+    batch, step, last = case.frame.batch_number, case.frame.optimizer_step, case.last_finite
+    if last is None:
+        return ()
+    figure = "" if last.finite_abs_max is None else f" (abs max {last.finite_abs_max:.2e})"
+    taken = f"{counted(step - last.optimizer_step, 'optimizer step')} lay between"
+    if step == last.optimizer_step:
+        # Where no step was ever counted, the recorder may not see them.
+        taken = "no optimizer step lay between: it was changed outside any step" if step else "no step was counted"
+    return (f"it was finite in batch {last.batch_number}{figure} and not finite in batch {batch}; {taken}",)

@@ -6,11 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.render.diff.listings import listings
-from overflow_analyzer.render.diff.sentences import answer, counted
+from overflow_analyzer.render.diff.sentences import answer
 from overflow_analyzer.render.diff.side_by_side import render_side_by_side
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import code_block, escape_markdown
 from overflow_analyzer.text.tables import render_table
+from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from overflow_analyzer.text.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -165,14 +167,6 @@ def number_text(value: float | str | None) -> str:
     if value is None or value == -1:
         return "unknown"
     return f"{value:.2e}" if isinstance(value, float) else str(value)
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun, which may end in y or in ch."""
-    if number == 1:
-        return f"1 {one}"
-    plural = f"{one[:-1]}ies" if one.endswith("y") else f"{one}es" if one.endswith("ch") else f"{one}s"
-    return f"{number} {many or plural}"
 
 
 def _module(first: Divergence) -> str:
