@@ -204,8 +204,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert [point["value"] for point in one["points"]] == [1.0, "nan"]
     assert analyze("history", path, "a.b").out.startswith("a.b:output  Linear")
     assert analyze("history", path, "a.b", "--format", "csv").out.count("\n") == 3
-    # A stream without an encoding gets ASCII bars.
-    assert "`=N`" in analyze("history", path, "a.b", "--format", "markdown").out
+    assert "`▅N`" in analyze("history", path, "a.b", "--format", "markdown").out
 
 
 @pytest.mark.parametrize(

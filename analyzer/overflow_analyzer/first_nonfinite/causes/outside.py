@@ -22,7 +22,9 @@ def _bad_batch(case: Case) -> Verdict | None:
     root = next((one for one in (frame, *case.after) if one.module_name == "" and one.phase != "backward"), None)
     given = [] if root is None else [one for one in root.of_roles("input") if one.nonfinite]
     if root is not None and given:
-        return "certain", [f"the model's own {given[0].context} of {root.label} has {given[0].counts}"]
+        what = f"the model's own {given[0].context} of {root.label} has {given[0].counts}"
+        # -inf alone may be a mask that was meant.
+        return "possible" if all(map(is_mask, given)) else "certain", [what]
     if root is not None or not is_first:
         return None
     return "possible", (
