@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,3 +79,13 @@ def test_any_script_can_hand_them_to_the_parser() -> None:
         trace_batch_nums=[1, 3], on_nonfinite="warn", ignore=["*:input[mask]"], overwrite=True
     )
     TraceRecorder(nn.Identity(), None, **arguments.as_options())
+
+
+def test_the_page_of_options_has_each_with_its_default() -> None:
+    # GIVEN the table in docs/integrations.md
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+    table = page.partition("| option | default |")[2].partition("\n\n")[0]
+    described = dict(re.findall(r"^\| `(\w+)` \|(?: `(.*?)`)? \|", table, re.MULTILINE))
+    # THEN it is that of the options, a list as it stands on a command line
+    options = RecorderArguments().as_options().items()
+    assert described == {name: " ".join(value) if isinstance(value, list) else str(value) for name, value in options}
