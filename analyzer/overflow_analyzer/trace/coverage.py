@@ -95,7 +95,7 @@ def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
     elif every != 1 and not _all_frames(rank, options.get("max_frames_to_save")):
         frames = options.get("max_frames_to_save")
         whole = f"{sampled[:1].upper()}{sampled[1:]} was kept whole; of the others only" if sampled else "Only"
-        yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: what is said here is of those alone."
+        yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: nothing is known of the others."
 
 
 def _integers(found: Any) -> list[int]:

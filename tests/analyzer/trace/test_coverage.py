@@ -46,9 +46,9 @@ def test_a_trace_of_everything_leaves_nothing_to_say(tmp_path: Path) -> None:
         ({"trace_batch_nums": [1, 2, 3, 7]}, "Only batches 1-3, 7 were measured: nothing is known of the others."),
         ({"trace_batch_nums": [1], "every_n_batches": 10},
          "Only batch 1 and one batch in 10 were measured: nothing is known of the others."),
-        ({}, "Only the last 21 frames were kept: what is said here is of those alone."),
-        ({"max_frames_to_save": 5}, "Only the last 5 frames were kept: what is said here is of those alone."),
-        ({"every_n_batches": 10}, "One batch in 10 was kept whole; of the others only the last 21 frames were kept: what is said here is of those alone."),  # noqa: E501  one sentence
+        ({}, "Only the last 21 frames were kept: nothing is known of the others."),
+        ({"max_frames_to_save": 5}, "Only the last 5 frames were kept: nothing is known of the others."),
+        ({"every_n_batches": 10}, "One batch in 10 was kept whole; of the others only the last 21 frames were kept: nothing is known of the others."),  # noqa: E501  one sentence
     ],
 )  # fmt: skip
 def test_batches_that_were_not_kept(tmp_path: Path, options: dict[str, Any], said: str) -> None:
@@ -58,7 +58,7 @@ def test_batches_that_were_not_kept(tmp_path: Path, options: dict[str, Any], sai
 
 def test_how_many_frames_there_were_is_told_where_it_is_known(tmp_path: Path) -> None:
     run = ended(with_options(WHOLE, every_n_batches=None), frames_seen=48213)
-    said = "Only the last 21 frames were kept of the 48213 that ran: what is said here is of those alone."
+    said = "Only the last 21 frames were kept of the 48213 that ran: nothing is known of the others."
     assert coverage(tmp_path, run) == (said,)
 
 
@@ -179,7 +179,7 @@ def test_the_explanation_never_claims_an_absolute_first(tmp_path: Path) -> None:
     lines = render_explanation(finding).splitlines()
     # THEN the first line limits what it says, and what is not covered is there
     assert lines[0] == "First inf/nan among what was recorded"
-    assert "  Only the last 21 frames were kept: what is said here is of those alone." in lines
+    assert "  Only the last 21 frames were kept: nothing is known of the others." in lines
 
 
 def test_the_default_run_says_what_it_left_out(tmp_path: Path) -> None:
