@@ -23,24 +23,24 @@ _Key = tuple[str, str, str]
 
 
 class Member(NamedTuple):
-    """A frame with something bad in it."""
+    """A frame with something non-finite in it."""
 
     frame: Frame
     taken: tuple[Entry, ...]
-    """What is bad of what it took in: weights, buffers, inputs."""
+    """The non-finite entries that it took in: weights, buffers, inputs."""
     given: tuple[Entry, ...]
-    """What is bad of what it gave out."""
+    """The non-finite entries that it gave out."""
 
     @property
     def absorbs(self) -> bool:
-        """Whether it took bad values in and gave finite ones out, not just the zeros that an inf divisor leaves."""
+        """Whether it took non-finite values in and gave finite ones out, not just the zeros of an inf divisor."""
         # A gradient's frame has one entry: what a module took in and gave out stand in two.
         is_forward = self.frame.phase != "backward"
         return bool(self.taken) and not self.given and is_forward and _gives_tensors(self.frame) and not self.zeroes
 
     @property
     def zeroes(self) -> bool:
-        """Whether it took bad values in and gave 0 out everywhere."""
+        """Whether it took non-finite values in and gave 0 out everywhere."""
         return bool(self.taken) and gives_only_zeros(self.frame)
 
 
@@ -49,48 +49,48 @@ class Event:
     """One inf/nan and the frames of its batch that have to do with it, in order of completion."""
 
     members: list[Member] = field(default_factory=list)
-    """The frames with a bad entry, at least one."""
+    """The frames with a non-finite entry, at least one."""
     origin: Frame | None = None
-    """The frame that took finite values in and gave a bad one out; None where no recorded frame did."""
+    """The frame that took finite values in and gave a non-finite one out; None where no recorded frame did."""
     contained_by: Frame | None = None
     """A frame around the first that gave only finite values out."""
 
     @property
     def first(self) -> Frame:
-        """The first frame with a bad entry."""
+        """The first frame with a non-finite entry."""
         return self.members[0].frame
 
     @property
     def entry(self) -> Entry:
-        """Its first bad entry."""
+        """Its first non-finite entry."""
         member = self.members[0]
-        bad = (*member.taken, *member.given)
-        return next(entry for entry in member.frame.entries if any(entry is one for one in bad))
+        nonfinite = (*member.taken, *member.given)
+        return next(entry for entry in member.frame.entries if any(entry is one for one in nonfinite))
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """The frames with a bad entry."""
+        """The frames with a non-finite entry."""
         return tuple(one.frame for one in self.members)
 
     @property
     def propagated(self) -> tuple[Frame, ...]:
-        """Frames after the first that took bad values in and did not absorb them."""
+        """Frames after the first that took non-finite values in and did not absorb them."""
         later = (one for one in self.members[1:] if one.frame.phase != "backward")
         return tuple(one.frame for one in later if one.taken and not one.absorbs)
 
     @property
     def absorbed(self) -> tuple[Frame, ...]:
-        """Frames that took bad values in and gave finite ones out."""
+        """Frames that took non-finite values in and gave finite ones out."""
         return tuple(one.frame for one in self.members if one.absorbs)
 
     @property
     def chain(self) -> tuple[Frame, ...]:
-        """The frames that gave bad values out, from the origin on, to the loss where that was recorded."""
+        """The frames that gave non-finite values out, from the origin on, to the loss where that was recorded."""
         return tuple(one.frame for one in self.members if one.given)
 
     @property
     def was_absorbed(self) -> bool:
-        """Whether nothing bad is known to have come out of it.
+        """Whether nothing non-finite is known to have come out of it.
 
         A parameter that is not finite is a fault wherever it goes; so is a buffer with anything but -inf, which may be
         a mask, and an inf that leaves nothing but zeros.
@@ -143,8 +143,8 @@ def events_of(frames: Iterable[Frame], known: Container[_Key] = ()) -> list[Even
     """Return the events of one batch in order.
 
     Args:
-        frames: Frames of one batch in order of completion, beginning with or before its first bad one. Backward frames
-            are left out, and recomputed ones too, which repeat the forward, unless they alone are bad.
+        frames: Frames of one batch in order of completion, beginning with or before its first non-finite one. Backward
+            frames are left out, and recomputed ones too, which repeat the forward, unless they alone are non-finite.
         known: Keys of entries that are left out of account: infinities that are known to go nowhere.
     """
     batch = list(frames)
@@ -164,9 +164,9 @@ def events_of(frames: Iterable[Frame], known: Container[_Key] = ()) -> list[Even
 
 def _members(frames: Iterable[Frame], known: Container[_Key]) -> Iterator[Member]:
     for frame in frames:
-        bad = nonfinite_entries_of(frame, known)
-        taken = tuple(entry for entry in bad if entry.role in _TAKEN_IN)
-        yield Member(frame, taken, tuple(entry for entry in bad if entry.role not in _TAKEN_IN))
+        nonfinite = nonfinite_entries_of(frame, known)
+        taken = tuple(entry for entry in nonfinite if entry.role in _TAKEN_IN)
+        yield Member(frame, taken, tuple(entry for entry in nonfinite if entry.role not in _TAKEN_IN))
 
 
 def _goes_on(event: Event, one: Member) -> bool:
@@ -188,7 +188,7 @@ def _take(event: Event, one: Member) -> None:
 
 
 def _may_be_origin(event: Event, frame: Frame) -> bool:
-    """A frame around a module with a bad parameter gives out what that made: it did not make it itself."""
+    """A frame around a module with a non-finite parameter gives out what that made: it did not make it itself."""
     parameters = (entry for one in event.members for entry in one.taken if entry.role in ("weight", "buffer"))
     return not any(parameters) and (frame is event.first or is_inside(event.first, frame))
 
@@ -198,10 +198,10 @@ def _gives_tensors(frame: Frame) -> bool:
 
 
 def gradient_event(frames: Sequence[Frame]) -> Event:
-    """Return the event of a bad gradient.
+    """Return the event of a non-finite gradient.
 
     Args:
-        frames: Frames of one batch, the first with the bad gradient.
+        frames: Frames of one batch, the first with the non-finite gradient.
     """
     same = (frame for frame in frames if frame.phase == frames[0].phase)
     return Event([one for one in _members(same, ()) if one.taken or one.given])

@@ -51,23 +51,23 @@ class Finding:
     rank: int
     world_size: int
     frame: Frame
-    """The first frame with a bad entry."""
+    """The first frame with a non-finite entry."""
     entry: Entry
-    """Its first bad entry."""
+    """Its first non-finite entry."""
     origin: Frame | None
     """The first frame whose inputs, weights and buffers are finite and whose output is not; None where there is none:
-    a parameter or the batch was bad, or it was made between modules and the frame around was not recorded."""
+    a parameter or the batch was non-finite, or it was made between modules and the frame around was not recorded."""
     cause: Cause
     rule: CauseRule
     """What recognised the cause."""
     window: tuple[Frame, ...]
     """The last recorded frames up to and including ``frame``."""
     propagated: tuple[Frame, ...]
-    """Frames after it, in its batch, that took bad values in and gave bad values out."""
+    """Frames after it, in its batch, that took non-finite values in and gave non-finite values out."""
     absorbed: tuple[Frame, ...]
-    """Frames that took bad values in and gave only finite ones out."""
+    """Frames that took non-finite values in and gave only finite ones out."""
     chain: tuple[Frame, ...]
-    """The frames that gave bad values out, from the origin to the loss, as far as recorded."""
+    """The frames that gave non-finite values out, from the origin to the loss, as far as recorded."""
     finite_before: Frame | None
     """The last recorded frame before it in which everything is finite."""
     growth: tuple[GrowthStep, ...]
@@ -90,8 +90,9 @@ def find_first_nonfinite(
 ) -> Finding | None:
     """Find the first inf/nan among what was recorded and reason about it.
 
-    Weights, buffers, inputs, outputs and recorded values count; what the recorder was told to ignore does not. A bad
-    gradient or optimizer state counts only where no loss scale was recorded and the next weights are bad or missing.
+    Weights, buffers, inputs, outputs and recorded values count; what the recorder ignored does not. A non-finite
+    gradient or optimizer state counts only if no loss scale was recorded and the next weights are non-finite or
+    missing.
 
     Args:
         trace: An open trace.

@@ -36,7 +36,7 @@ class Located:
     after: tuple[Frame, ...]
     """Recorded frames of its batch after it."""
     gradient: tuple[Frame, Entry] | None = None
-    """A bad gradient since the optimizer step before."""
+    """A non-finite gradient since the optimizer step before."""
     absorbed_before: tuple[Frame, ...] = ()
 
 
@@ -135,9 +135,9 @@ def _same_step(one: NonfiniteRow, other: NonfiniteRow) -> bool:
 
 
 def _was_applied(rank: RankTrace, gradient: NonfiniteRow, row: NonfiniteRow) -> bool:
-    """Whether a bad gradient is the first inf/nan that mattered: nothing was to skip it, and the next weights are bad.
+    """Whether a non-finite gradient was applied: nothing would skip it, and the next weights are non-finite.
 
-    Where weights were not recorded, whatever is bad next stands for them.
+    Where weights were not recorded, whatever is non-finite next stands for them.
     """
     if loss_scale_in(rank, gradient.batch_number) or not _is_later(rank, row, gradient):
         return False
@@ -166,14 +166,14 @@ def _counts_steps(rank: RankTrace) -> bool:
 
 
 def _ends_after(rank: RankTrace, gradient: NonfiniteRow) -> bool:
-    """Whether the trace ends before a bad gradient could have shown in the weights."""
+    """Whether the trace ends before a non-finite gradient could have shown in the weights."""
     last = last_moment(rank)
     ended = last is None or not _is_later(rank, last, gradient)
     return ended and not loss_scale_in(rank, gradient.batch_number)
 
 
 def _evidence(rank: RankTrace, gradient: NonfiniteRow | None, row: NonfiniteRow) -> tuple[Frame, Entry] | None:
-    """The bad gradient before a bad parameter, if it belongs to the step after which the parameter was bad."""
+    """The non-finite gradient before a non-finite parameter, if it belongs to the step that made the parameter so."""
     if gradient is None or row.key.role != "weight" or _finite_between(rank, gradient, row):
         return None
     frame = _frame_of(rank, gradient)

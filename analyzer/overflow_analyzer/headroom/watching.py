@@ -119,7 +119,7 @@ class Watcher:
         )
 
     def _new_tables(self, rank: RankTrace) -> Iterator[pa.Table]:
-        """Yield new rows: all that may be bad, and of those proven finite the last ones, for their headroom."""
+        """Yield new rows: all that may be non-finite, and the last of those proven finite, for their headroom."""
         start = self._next_frame.get(rank.rank, 0)
         groups = [group for group in rank.row_groups if group.last_frame >= start]
         tables = (rank.read(group, _COLUMNS) for group in groups if group is groups[-1] or not group.finite)
@@ -141,8 +141,8 @@ class Watcher:
 
 
 def _nonfinite_rows(table: pa.Table) -> Iterable[dict[str, Any]]:
-    bad = np.logical_or.reduce([numbers(table, name, 0) != 0 for name in COUNT_COLUMNS])
-    rows = table.filter(bit_array(bad))
+    nonfinite = np.logical_or.reduce([numbers(table, name, 0) != 0 for name in COUNT_COLUMNS])
+    rows = table.filter(bit_array(nonfinite))
     for start in range(0, rows.num_rows, 4096):
         for row in rows.slice(start, 4096).to_pylist():
             if IGNORED_NOTE not in (row["note"] or "").split("; "):

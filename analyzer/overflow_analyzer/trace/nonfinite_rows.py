@@ -92,10 +92,10 @@ def _suspects(
 
 
 def _nonfinite_positions(table: pa.Table) -> Integers:
-    bad = np.zeros(table.num_rows, dtype=bool)
+    nonfinite = np.zeros(table.num_rows, dtype=bool)
     for name in COUNT_COLUMNS:
-        bad |= numbers(table, name) > 0  # a null is nan here, which is not above 0
-    return np.flatnonzero(bad)
+        nonfinite |= numbers(table, name) > 0  # a null is nan here, which is not above 0
+    return np.flatnonzero(nonfinite)
 
 
 def _rows_at(table: pa.Table, at: Integers, batch: int | None) -> Iterator[NonfiniteRow]:
