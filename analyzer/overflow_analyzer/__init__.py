@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from overflow_analyzer.convert.compact import Compacted, compact_trace
+    from overflow_analyzer.convert import Compacted, compact_trace
     from overflow_analyzer.diff import Rename, Tolerance, TraceDiff, diff_traces
     from overflow_analyzer.errors import (
         DamagedTraceError,
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
         TraceNotFoundError,
         UnknownVersionError,
     )
-    from overflow_analyzer.first_nonfinite.causes.case import Cause
-    from overflow_analyzer.first_nonfinite.finding import Finding, find_first_nonfinite
-    from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.run_info import EndInfo, RunInfo
-    from overflow_analyzer.headroom.headroom import Headroom, ModuleHeadroom, headroom_of
+    from overflow_analyzer.first_nonfinite import Cause, Finding, find_first_nonfinite
+    from overflow_analyzer.format import EndInfo, Entry, Frame, RunInfo
+    from overflow_analyzer.headroom import Headroom, ModuleHeadroom, headroom_of
     from overflow_analyzer.render.diff import render_diff
     from overflow_analyzer.render.explanation import render_explanation
     from overflow_analyzer.render.report import render_batch, render_report
-    from overflow_analyzer.trace.batches import batch_of
-    from overflow_analyzer.trace.coverage import coverage_of
-    from overflow_analyzer.trace.opening import Trace, open_trace
-    from overflow_analyzer.trace.rank_trace import RankTrace
-    from overflow_analyzer.trace.summary import RankSummary, Summary, summarize
+    from overflow_analyzer.trace import (
+        RankSummary,
+        RankTrace,
+        Summary,
+        Trace,
+        batch_of,
+        coverage_of,
+        open_trace,
+        summarize,
+    )
 
 __all__ = [
     "Cause",
@@ -77,41 +80,21 @@ __all__ = [
 ]
 
 _ROOM_OF = {
-    "Cause": "first_nonfinite.causes.case",
-    "Compacted": "convert.compact",
-    "DamagedTraceError": "errors",
-    "EmptyTraceError": "errors",
-    "EndInfo": "format.run_info",
-    "Entry": "format.frames",
-    "Finding": "first_nonfinite.finding",
-    "Frame": "format.frames",
-    "Headroom": "headroom.headroom",
-    "ModuleHeadroom": "headroom.headroom",
-    "NotATraceError": "errors",
-    "NotRecordedError": "errors",
-    "RankSummary": "trace.summary",
-    "RankTrace": "trace.rank_trace",
-    "Rename": "diff",
-    "RunInfo": "format.run_info",
-    "Summary": "trace.summary",
-    "Tolerance": "diff",
-    "Trace": "trace.opening",
-    "TraceDiff": "diff",
-    "TraceError": "errors",
-    "TraceNotFoundError": "errors",
-    "UnknownVersionError": "errors",
-    "batch_of": "trace.batches",
-    "compact_trace": "convert.compact",
-    "coverage_of": "trace.coverage",
-    "diff_traces": "diff",
-    "find_first_nonfinite": "first_nonfinite.finding",
-    "headroom_of": "headroom.headroom",
-    "open_trace": "trace.opening",
-    "render_batch": "render.report",
-    "render_diff": "render.diff",
-    "render_explanation": "render.explanation",
-    "render_report": "render.report",
-    "summarize": "trace.summary",
+    name: room
+    for room, names in {
+        "convert": "Compacted compact_trace",
+        "diff": "Rename Tolerance TraceDiff diff_traces",
+        "errors": "DamagedTraceError EmptyTraceError NotATraceError NotRecordedError TraceError TraceNotFoundError "
+        "UnknownVersionError",
+        "first_nonfinite": "Cause Finding find_first_nonfinite",
+        "format": "EndInfo Entry Frame RunInfo",
+        "headroom": "Headroom ModuleHeadroom headroom_of",
+        "render.diff": "render_diff",
+        "render.explanation": "render_explanation",
+        "render.report": "render_batch render_report",
+        "trace": "RankSummary RankTrace Summary Trace batch_of coverage_of open_trace summarize",
+    }.items()
+    for name in names.split()
 }
 
 

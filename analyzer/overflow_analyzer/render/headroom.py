@@ -21,23 +21,41 @@ _TITLES: Final[dict[By, str]] = {
     "growth": "Modules by fastest growth: doublings of the largest figure a batch",
     "underflow": "Modules by underflow: 0 everywhere, then by share of subnormals, then by halvings left before that",
 }
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _tensor(part: Literal["nearest", "vanishing"]) -> tuple[Column, ...]:
+    """Return the columns that say which module and which of its tensors a row is about."""
+    return (
+        Column("module", lambda one: one.module_name, name=True),
+        Column("class", lambda one: one.module_class, name=True),
+        Column("tensor", lambda one: getattr(one, part).context, name=True),
+        Column("dtype", lambda one: getattr(one, part).dtype),
+        Column("batch", lambda one: str(getattr(one, part).batch_number), "right"),
+        Column("abs max", lambda one: f"{getattr(one, part).abs_max:.2e}", "right"),
+    )
+
+
+def _share_of_limit(one: ModuleHeadroom) -> str:
+    near = one.nearest
+    return "" if near is None else f"{near.abs_max / near.limits.max:.1%}" if math.isfinite(near.abs_max) else "inf"
+
+
 _UPPER_COLUMNS: Final = (
-    Column("module", name=True),
-    Column("class", name=True),
-    Column("tensor", name=True),
-    Column("dtype"),
-    Column("batch", "right"),
-    Column("abs max", "right"),
-    Column("of limit", "right"),
-    Column("headroom bits", "right"),
-    Column("bits a batch", "right"),
-    Column("batches left", "right"),
+    *_tensor("nearest"),
+    Column("of limit", _share_of_limit, "right"),
+    Column("headroom bits", lambda one: _figure(one.headroom_bits, ".2f"), "right"),
+    Column("bits a batch", lambda one: _figure(one.growth_bits, "+.3f"), "right"),
+    Column("batches left", lambda one: _figure(one.batches_left, ".3g"), "right"),
 )
 _LOWER_COLUMNS: Final = (
-    *_UPPER_COLUMNS[:6],
-    Column("halvings left", "right"),
-    Column("zero", "right"),
-    Column("subnormal", "right"),
+    *_tensor("vanishing"),
+    Column("halvings left", lambda one: _figure(one.vanishing.floor_bits, ".2f"), "right"),
+    Column("zero", lambda one: _figure(one.vanishing.zero_share, ".1%"), "right"),
+    Column("subnormal", lambda one: _figure(one.vanishing.subnormal_share, ".1%"), "right"),
 )
 
 
@@ -54,19 +72,14 @@ def render_headroom(
         width: Columns of the terminal; None leaves lines as long as they are.
     """
     ranked = _ranked(headroom, by)
-    rows = [_lower_row(one) if by == "underflow" else _upper_row(one) for one in ranked[:limit]]
+    rows = ranked[:limit]
     columns = _LOWER_COLUMNS if by == "underflow" else _UPPER_COLUMNS
     table = render_table(columns, rows, markdown=markdown, width=width) if rows else ""
     head, notes = [_TITLES[by], *_verdict(headroom)], _notes(headroom, by, len(ranked) - len(rows))
     if markdown:
-        return (
-            "\n".join([*(f"{escape_markdown(line)}  " for line in head), "", table, *map(_item, notes)]).rstrip() + "\n"
-        )
+        lines = [*(f"{escape_markdown(line)}  " for line in head), "", table]
+        return "\n".join([*lines, *(f"- {escape_markdown(note)}" for note in notes)]).rstrip() + "\n"
     return "\n".join([*head, *table.splitlines(), *notes]) + "\n"
-
-
-def _item(line: str) -> str:
-    return f"- {escape_markdown(line)}"
 
 
 def _ranked(headroom: Headroom, by: By) -> list[ModuleHeadroom]:
@@ -92,45 +105,6 @@ def _notes(headroom: Headroom, by: By, left_out: int) -> list[str]:
     if by == "underflow" and all(one.vanishing is None or one.vanishing.zero_share is None for one in headroom.modules):
         notes.append('zeros and subnormals were not counted: TraceRecorder(..., statistics="full") does')
     return notes
-
-
-def _upper_row(one: ModuleHeadroom) -> list[str]:
-    near = one.nearest
-    if near is None:
-        return [one.module_name, one.module_class, *[""] * (len(_UPPER_COLUMNS) - 2)]
-    return [
-        one.module_name,
-        one.module_class,
-        near.context,
-        near.dtype,
-        str(near.batch_number),
-        f"{near.abs_max:.2e}",
-        f"{near.abs_max / near.limits.max:.1%}" if math.isfinite(near.abs_max) else "inf",
-        _figure(one.headroom_bits, ".2f"),
-        _figure(one.growth_bits, "+.3f"),
-        _figure(one.batches_left, ".3g"),
-    ]
-
-
-def _lower_row(one: ModuleHeadroom) -> list[str]:
-    low = one.vanishing
-    if low is None:
-        return [one.module_name, one.module_class, *[""] * (len(_LOWER_COLUMNS) - 2)]
-    return [
-        one.module_name,
-        one.module_class,
-        low.context,
-        low.dtype,
-        str(low.batch_number),
-        f"{low.abs_max:.2e}",
-        _figure(low.floor_bits, ".2f"),
-        _figure(low.zero_share, ".1%"),
-        _figure(low.subnormal_share, ".1%"),
-    ]
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def headroom_as_json(headroom: Headroom, by: By, *, limit: int | None = None) -> dict[str, Any]:

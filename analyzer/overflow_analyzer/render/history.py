@@ -61,23 +61,23 @@ def _tensor(
     bars = sparkline([point.value for point in one.points], _SPARKLINE, ascii_only=ascii_only)
     facts = [one.module_class, one.role, *([one.dtype] if one.dtype else []), figure]
     first, last = one.points[0].batch_number, one.points[-1].batch_number
-    over = f"{counted(len(one.points), 'batch', 'batches')} from {first} to {last}"
+    over = f"{counted(len(one.points), 'batch')} from {first} to {last}"
     if several:
         facts.insert(0, f"rank {one.rank}")
     shown = [point for at, point in enumerate(one.points) if point.jumped or at >= len(one.points) - count]
-    columns = (Column("batch", "right"), Column(figure, "right"), Column("change", "right"), Column("note"))
-    rows = [[str(point.batch_number), _value(point), _change(point), _note(point, one.dtype)] for point in shown]
-    table = render_table(columns, rows, markdown=markdown, width=width)
+    columns = (
+        Column("batch", lambda point: str(point.batch_number), "right"),
+        Column(figure, lambda point: "" if point.value is None else f"{point.value:.2e}", "right"),
+        Column("change", _change, "right"),
+        Column("note", lambda point: _note(point, one.dtype)),
+    )
+    table = render_table(columns, shown, markdown=markdown, width=width)
     left_out = len(one.points) - len(shown)
     tail = f"{counted(left_out, 'earlier batch', 'earlier batches')} without a jump not shown (--points)\n"
     if markdown:
         facts_line = escape_markdown(f"{', '.join(facts)}, {over}")
         return f"{name_span(name)}  \n{facts_line}  \n`{bars}`\n\n{table}" + (f"\n- {tail}" if left_out else "")
     return f"{escape(name)}  {escape(', '.join(facts))}, {over}\n{bars}\n{table}" + (tail if left_out else "")
-
-
-def _value(point: Point) -> str:
-    return "" if point.value is None else f"{point.value:.2e}"
 
 
 def _change(point: Point) -> str:

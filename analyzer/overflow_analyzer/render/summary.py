@@ -28,14 +28,14 @@ _KILO: Final = 1000
 _EPSILONS: Final = ("B", "kB", "MB", "GB", "TB")
 
 _RANK_COLUMNS: Final = (
-    Column("rank", "right"),
-    Column("ended"),
-    Column("batches", "right"),
-    Column("frames", "right"),
-    Column("rows", "right"),
-    Column("parts", "right"),
-    Column("size", "right"),
-    Column("rows in window", "right"),
+    Column("rank", lambda rank: str(rank.rank), "right"),
+    Column("ended", lambda rank: rank.ended),
+    Column("batches", lambda rank: str(rank.batches.count), "right"),
+    Column("frames", lambda rank: str(rank.frames.count), "right"),
+    Column("rows", lambda rank: str(rank.rows), "right"),
+    Column("parts", lambda rank: str(rank.parts), "right"),
+    Column("size", lambda rank: _bytes(rank.bytes), "right"),
+    Column("rows in window", lambda rank: str(rank.ring_rows), "right"),
 )
 
 
@@ -107,7 +107,7 @@ def render_summary(summary: Summary, *, markdown: bool = False, width: int | Non
     """
     model = summary.ranks[0].run.model_class or "a model"
     title = f"{summary.path}: trace of {model}, format version {summary.format_version}"
-    table = render_table(_RANK_COLUMNS, [_rank_row(rank) for rank in summary.ranks], markdown=markdown, width=width)
+    table = render_table(_RANK_COLUMNS, summary.ranks, markdown=markdown, width=width)
     facts = [*_run_facts(summary), *_content_facts(summary)]
     if markdown:
         lines = [f"- **{label}**: {_marked_up(label, text)}" for label, text in facts]
@@ -194,11 +194,6 @@ _BY_RANK: Final[dict[str, Callable[[RankSummary], str]]] = {
     "dtypes": lambda rank: ", ".join(rank.dtypes),
     "not seen": lambda rank: "; ".join(rank.run.notes),
 }
-
-
-def _rank_row(rank: RankSummary) -> list[str]:
-    numbers = (rank.batches.count, rank.frames.count, rank.rows, rank.parts)
-    return [str(rank.rank), rank.ended, *map(str, numbers), _bytes(rank.bytes), str(rank.ring_rows)]
 
 
 def _size_of(summary: Summary) -> str:

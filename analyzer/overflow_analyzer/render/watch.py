@@ -6,9 +6,11 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from click import style
+
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.tables import Column, render_table
-from overflow_analyzer.text.terminal import paint, shorten, shows_colour, terminal_width
+from overflow_analyzer.text.terminal import shorten, shows_colour, terminal_width
 from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
 
 _SHOWN_ALARMS: Final = 5
 _COLUMNS: Final = (
-    Column("headroom bits", "right"),
-    Column("abs max", "right"),
-    Column("dtype"),
-    Column("module", name=True),
-    Column("tensor", name=True),
+    Column("headroom bits", lambda one: f"{one.bits:.2f}", "right"),
+    Column("abs max", lambda one: f"{one.nearest.abs_max:.2e}", "right"),
+    Column("dtype", lambda one: one.nearest.dtype),
+    Column("module", lambda one: one.module_name or "(root)", name=True),
+    Column("tensor", lambda one: one.nearest.context, name=True),
 )
 
 
@@ -67,11 +69,11 @@ class ScreenDisplay:
         self._alarms.extend(map(_alarm_line, look.alarms))
         self._count += len(look.alarms)
         lines = [
-            paint(shorten(f"{escape(self._path)}  {_head(look, self._count)}", width - 1), "bold", on=coloured),
+            style(shorten(f"{escape(self._path)}  {_head(look, self._count)}", width - 1), bold=coloured or None),
             "",
         ]
-        lines += render_table(_COLUMNS, [_row(one) for one in look.worst], width=width - 1).splitlines()
-        lines += ["", *(paint(shorten(alarm, width - 1), "red", on=coloured) for alarm in self._alarms)]
+        lines += render_table(_COLUMNS, look.worst, width=width - 1).splitlines()
+        lines += ["", *(style(shorten(alarm, width - 1), "red" if coloured else None) for alarm in self._alarms)]
         # Lines are kept below the terminal's width: one that wraps would count as two.
         erase = f"\x1b[{self._height}F\x1b[J" if self._height else ""
         self._height = len(lines)
@@ -92,8 +94,3 @@ def _alarm_line(alarm: Alarm) -> str:
 def _headroom(one: Headroom) -> str:
     where = f"{escape(one.module_name) or '(root)'} {escape(one.nearest.context)}"
     return f"{one.bits:.2f} bits: {where} ({one.nearest.limits.describe(one.nearest.abs_max)})"
-
-
-def _row(one: Headroom) -> list[str]:
-    nearest = one.nearest
-    return [f"{one.bits:.2f}", f"{nearest.abs_max:.2e}", nearest.dtype, one.module_name or "(root)", nearest.context]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import escape_markdown, name_span
 from overflow_analyzer.text.terminal import display_width, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 _NARROWEST: Final = 12  # columns below which a shortened name says nothing
@@ -19,9 +19,10 @@ _GAP: Final = 2
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
+    """One column of a table: its header, and what it shows of an item."""
 
     header: str
+    cell: Callable[[Any], str]
     align: Literal["left", "right"] = "left"
     name: bool = False
     """Whether its cells are names out of a trace: they may be shortened in text, and are code in Markdown."""
@@ -29,7 +30,7 @@ class Column:
 
 def render_table(
     columns: Sequence[Column],
-    rows: Sequence[Sequence[str]],
+    items: Iterable[Any],
     *,
     markdown: bool = False,
     width: int | None = None,
@@ -38,26 +39,29 @@ def render_table(
 
     Args:
         columns: Of the table, at least one.
-        rows: One text a column each.
+        items: A row each.
         markdown: A GitHub-flavoured table, never shortened.
         width: Columns of the terminal; None leaves lines as long as they are.
     """
     from tabulate import tabulate
 
     headers, align = [column.header for column in columns], [column.align for column in columns]
+    rows = [[column.cell(item) for column in columns] for item in items]
     # A module called 1e5 is a name: nothing is to be taken for a number.
     if markdown:
-        cells = [[_markdown_cell(column, cell) for column, cell in zip(columns, row, strict=True)] for row in rows]
+        cells = [
+            [
+                name_span(cell) if one.name and cell else escape_markdown(cell)
+                for one, cell in zip(columns, row, strict=True)
+            ]
+            for row in rows
+        ]
         text = tabulate(cells, headers, "github", colalign=align if cells else None, disable_numparse=True)
         return f"{text}\n"
     shown = [headers, *_fitted(columns, [[escape(cell) for cell in row] for row in rows], width)]
     lines = tabulate(shown, tablefmt="plain", colalign=align, disable_numparse=True).splitlines()
     # Columns of wide characters may still be too long together.
     return "".join(f"{line.rstrip() if width is None else shorten(line.rstrip(), width)}\n" for line in lines)
-
-
-def _markdown_cell(column: Column, cell: str) -> str:
-    return name_span(cell) if column.name and cell else escape_markdown(cell)
 
 
 def _fitted(columns: Sequence[Column], rows: list[list[str]], width: int | None) -> list[list[str]]:

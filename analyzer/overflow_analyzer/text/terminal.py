@@ -7,16 +7,14 @@ import shutil
 import sys
 import time
 import unicodedata
-from typing import TYPE_CHECKING, Final, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
 
 T = TypeVar("T")
-Colour = Literal["red", "yellow", "green", "dim", "bold"]
 
-_CODES: Final[dict[Colour, str]] = {"red": "31", "yellow": "33", "green": "32", "dim": "2", "bold": "1"}
 _FIGURES: Final = 17  # columns of a report's line before its context
 _NONFINITE: Final = frozenset({"inf", "nan"})
 _MIDDLE: Final = "..."
@@ -39,17 +37,14 @@ def shows_colour(stream: TextIO | None) -> bool:
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(text: str, colour: Colour, *, on: bool = True) -> str:
-    """Return ``text`` in a colour, or as it is where ``on`` is false."""
-    return f"\x1b[{_CODES[colour]}m{text}\x1b[0m" if on else text
-
-
 def highlight(text: str, *, on: bool = True) -> str:
     """Return lines of the standard report with the figures that are inf or nan in red."""
     if not on:
         return text
+    from click import style
+
     return "".join(
-        paint(line[:_FIGURES], "red") + line[_FIGURES:] if _NONFINITE.intersection(line[:_FIGURES].split()) else line
+        style(line[:_FIGURES], "red") + line[_FIGURES:] if _NONFINITE.intersection(line[:_FIGURES].split()) else line
         for line in text.splitlines(keepends=True)
     )
 

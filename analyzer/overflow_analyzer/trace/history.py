@@ -15,6 +15,7 @@ from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.arrow_arrays import number_array
 from overflow_analyzer.format.column_arrays import Integers, coded, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS, FULL_STATISTICS_COLUMNS
+from overflow_analyzer.format.patterns import regular_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -97,7 +98,7 @@ class _Question:
 
     def __init__(self, patterns: Sequence[str], figure: str, role: str | None, since: int) -> None:
         self._patterns, self._figure, self._role, self._since = patterns, figure, role, since
-        self._matches = re.compile("|".join(f"(?:{_translate(one)})" for one in patterns), re.DOTALL)
+        self._matches = re.compile("|".join(map(regular_expression, patterns)), re.DOTALL)
         self._modules: set[str] = set()
         self.columns = tuple(dict.fromkeys([*_Key._fields, "batch_number", figure, *COUNT_COLUMNS]))
 
@@ -143,10 +144,6 @@ class _Question:
         near = [name for one in modules for name in difflib.get_close_matches(one, self._modules, n=3)]
         hint = f"; modules with a like name: {', '.join(map(repr, near))}" if near else ""
         return f"no recorded tensor{of_role} matches {asked}{from_batch}{hint}"
-
-
-def _translate(pattern: str) -> str:
-    return "".join({"*": ".*", "?": "."}.get(character) or re.escape(character) for character in pattern)
 
 
 class _Seen:

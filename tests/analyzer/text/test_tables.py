@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,11 @@ from overflow_analyzer.text.tables import Column, render_table
 from overflow_analyzer.text.terminal import display_width
 from tests.analyzer.samples import HOSTILE
 
-COLUMNS = (Column("size", "right"), Column("module", name=True), Column("tensor", name=True))
+COLUMNS = (
+    Column("size", itemgetter(0), "right"),
+    Column("module", itemgetter(1), name=True),
+    Column("tensor", itemgetter(2), name=True),
+)
 LONG = "encoder.block.2.layer.1.DenseReluDense.wo"
 
 

@@ -14,7 +14,6 @@ from overflow_analyzer.text.terminal import (
     display_width,
     highlight,
     is_terminal,
-    paint,
     progress,
     shorten,
     shows_colour,
@@ -61,11 +60,6 @@ def test_colour(variable: str, value: str, answer: bool, monkeypatch: pytest.Mon
     monkeypatch.setenv(variable, value)
     assert shows_colour(Screen()) is answer
     assert not shows_colour(io.StringIO())
-
-
-def test_paint() -> None:
-    assert paint("a", "red") == "\x1b[31ma\x1b[0m"
-    assert paint("a", "red", on=False) == "a"
 
 
 def test_in_a_report_the_figures_that_are_inf_or_nan_are_red() -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.render.diff.sentences import number_text
 from overflow_analyzer.text.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
-    from overflow_analyzer.diff import BatchGrowth, ModuleDifference, OnlyIn, TraceDiff
+    from overflow_analyzer.diff import BatchGrowth, OnlyIn, TraceDiff
 
 
-Listing = tuple[str, tuple[Column, ...], list[list[str]]]
-"""Title, columns, rows."""
+Listing = tuple[str, tuple[Column, ...], Sequence[Any]]
+"""Title, columns, a row an item."""
 
 _MOST_GROWTH_ROWS: Final = 12
 _REASONS: Final = {
@@ -36,122 +37,63 @@ _PASSES: Final = {
 
 def listings(diff: TraceDiff) -> list[Listing]:
     """Return the tables that have rows, whole."""
-    tables = [
-        _modules(diff.differences, several_ranks=len(diff.alignment.ranks) > 1),
-        _growth(diff.growth) if diff.differences else ("", (), []),
-        _structure(diff),
-        _only_in("Only in A", diff.only_in_a),
-        _only_in("Only in B", diff.only_in_b),
-        _matches(diff),
+    tables: list[Listing] = [
+        ("Modules that differ, most first", _modules(several_ranks=len(diff.alignment.ranks) > 1), diff.differences),
+        ("Largest difference by batch", _GROWTH, list(_spread(diff.growth)) if diff.differences else []),
+        ("Structure", _STRUCTURE, diff.structure),
+        ("Only in A", _ONLY_IN, sorted(diff.only_in_a, key=lambda one: one.reason != "structure")),
+        ("Only in B", _ONLY_IN, sorted(diff.only_in_b, key=lambda one: one.reason != "structure")),
+        ("Modules matched by less than name and class", _MATCHES, diff.alignment.weaker),
     ]
     return [table for table in tables if table[2]]
 
 
-def _modules(differences: Sequence[ModuleDifference], *, several_ranks: bool) -> Listing:
-    columns = (
-        Column("module", name=True),
-        Column("began in"),
-        Column("entries", "right"),
-        Column("largest in"),
-        Column("entry", name=True),
-        Column("figure"),
-        Column("A", "right"),
-        Column("B", "right"),
-        Column("relative", "right"),
-        Column("epsilons", "right"),
+def _modules(*, several_ranks: bool) -> tuple[Column, ...]:
+    def place(rank: int, batch: int) -> str:
+        return f"rank {rank}, batch {batch}" if several_ranks else f"batch {batch}"
+
+    return (
+        Column("module", lambda one: one.module_name or "(root)", name=True),
+        Column("began in", lambda one: place(one.first_rank, one.first_batch)),
+        Column("entries", lambda one: str(one.entries), "right"),
+        Column("largest in", lambda one: place(one.rank, one.batch_number)),
+        Column("entry", lambda one: one.context, name=True),
+        Column("figure", lambda one: one.largest.figure),
+        Column("A", lambda one: number_text(one.largest.a), "right"),
+        Column("B", lambda one: number_text(one.largest.b), "right"),
+        Column("relative", lambda one: f"{one.largest.relative:.2g}", "right"),
+        Column("epsilons", lambda one: f"{one.largest.epsilons:.3g}", "right"),
     )
-    rows = [
-        [
-            one.module_name or "(root)",
-            _place(one.first_rank, one.first_batch, several_ranks=several_ranks),
-            str(one.entries),
-            _place(one.rank, one.batch_number, several_ranks=several_ranks),
-            one.context,
-            one.largest.figure,
-            number_text(one.largest.a),
-            number_text(one.largest.b),
-            f"{one.largest.relative:.2g}",
-            f"{one.largest.epsilons:.3g}",
-        ]
-        for one in differences
-    ]
-    return "Modules that differ, most first", columns, rows
 
 
-def _place(rank: int, batch: int, *, several_ranks: bool) -> str:
-    return f"rank {rank}, batch {batch}" if several_ranks else f"batch {batch}"
+_GROWTH: Final = (
+    Column("rank", lambda one: str(one.rank), "right"),
+    Column("batch", lambda one: str(one.batch_number), "right"),
+    Column("relative", lambda one: f"{one.relative:.2g}", "right"),
+    Column("epsilons", lambda one: f"{one.epsilons:.3g}", "right"),
+    Column("entries", lambda one: str(one.entries), "right"),
+)
 
 
-def _growth(growth: Sequence[BatchGrowth]) -> Listing:
-    columns = (
-        Column("rank", "right"),
-        Column("batch", "right"),
-        Column("relative", "right"),
-        Column("epsilons", "right"),
-        Column("entries", "right"),
-    )
-    rows = [
-        [str(one.rank), str(one.batch_number), f"{one.relative:.2g}", f"{one.epsilons:.3g}", str(one.entries)]
-        for rank in dict.fromkeys(one.rank for one in growth)
-        for one in _spread([point for point in growth if point.rank == rank])
-    ]
-    return "Largest difference by batch", columns, rows
+def _spread(growth: Sequence[BatchGrowth]) -> Iterator[BatchGrowth]:
+    """Yield a dozen batches of each rank, from the last that agrees to the last of all."""
+    for rank in dict.fromkeys(one.rank for one in growth):
+        points = [one for one in growth if one.rank == rank]
+        first = next((at for at, one in enumerate(points) if one.epsilons > 0), 0)
+        shown = points[max(0, first - 1) :]
+        steps = min(len(shown), _MOST_GROWTH_ROWS)
+        yield from (shown[round(at * (len(shown) - 1) / max(1, steps - 1))] for at in range(steps))
 
 
-def _spread(points: Sequence[BatchGrowth]) -> list[BatchGrowth]:
-    """Return a dozen batches, from the last that agrees to the last of all."""
-    first = next((at for at, one in enumerate(points) if one.epsilons > 0), 0)
-    shown = points[max(0, first - 1) :]
-    steps = min(len(shown), _MOST_GROWTH_ROWS)
-    return [shown[round(at * (len(shown) - 1) / max(1, steps - 1))] for at in range(steps)]
-
-
-def _structure(diff: TraceDiff) -> Listing:
-    columns = (
-        Column("what"),
-        Column("A"),
-        Column("B"),
-        Column("first in", name=True),
-        Column("entry", name=True),
-        Column("batch", "right"),
-        Column("entries", "right"),
-    )
-    rows = [
-        [
-            one.what,
-            one.a,
-            one.b,
-            one.module_name or "(root)",
-            one.context,
-            "" if one.first_batch is None else str(one.first_batch),
-            str(one.entries or ""),
-        ]
-        for one in diff.structure
-    ]
-    return "Structure", columns, rows
-
-
-def _only_in(title: str, items: Sequence[OnlyIn]) -> Listing:
-    columns = (
-        Column("rank", "right"),
-        Column("module", name=True),
-        Column("entry", name=True),
-        Column("batches"),
-        Column("frames", "right"),
-        Column("why"),
-    )
-    rows = [
-        [
-            str(one.rank),
-            "(all)" if one.module_name is None else one.module_name or "(root)",
-            one.context or "",
-            _batches(one),
-            str(one.frames),
-            _REASONS[one.reason],
-        ]
-        for one in sorted(items, key=lambda one: one.reason != "structure")
-    ]
-    return title, columns, rows
+_STRUCTURE: Final = (
+    Column("what", lambda one: one.what),
+    Column("A", lambda one: one.a),
+    Column("B", lambda one: one.b),
+    Column("first in", lambda one: one.module_name or "(root)", name=True),
+    Column("entry", lambda one: one.context, name=True),
+    Column("batch", lambda one: "" if one.first_batch is None else str(one.first_batch), "right"),
+    Column("entries", lambda one: str(one.entries or ""), "right"),
+)
 
 
 def _batches(one: OnlyIn) -> str:
@@ -162,7 +104,16 @@ def _batches(one: OnlyIn) -> str:
     return f"{one.batches} of {span}" if partly else span
 
 
-def _matches(diff: TraceDiff) -> Listing:
-    columns = (Column("module of A", name=True), Column("module of B", name=True), Column("matched by"))
-    rows = [[one.a or "(root)", one.b or "(root)", _PASSES[one.matched_by]] for one in diff.alignment.weaker]
-    return "Modules matched by less than name and class", columns, rows
+_ONLY_IN: Final = (
+    Column("rank", lambda one: str(one.rank), "right"),
+    Column("module", lambda one: "(all)" if one.module_name is None else one.module_name or "(root)", name=True),
+    Column("entry", lambda one: one.context or "", name=True),
+    Column("batches", _batches),
+    Column("frames", lambda one: str(one.frames), "right"),
+    Column("why", lambda one: _REASONS[one.reason]),
+)
+_MATCHES: Final = (
+    Column("module of A", lambda one: one.a or "(root)", name=True),
+    Column("module of B", lambda one: one.b or "(root)", name=True),
+    Column("matched by", lambda one: _PASSES[one.matched_by]),
+)
