@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.headroom.watching import Snapshot, Watcher
 
 
-_REST: Final = 20.0  # times as long as a look took
+_REST: Final = 20.0  # times as long as a snapshot took
 _PATIENCE: Final = 60.0  # seconds without a new frame, where nobody can tell whether the run lives
 
 
@@ -49,20 +49,20 @@ def command(trace: str, interval: float, once: bool) -> int:
 
     display = ScreenDisplay(trace) if is_terminal(sys.stdout) else LineDisplay(trace)
     alarmed = False
-    for look in _looks(Watcher(trace), interval, once=once):
-        alarmed = alarmed or bool(look.alarms)
-        write(display.show(look))
+    for snapshot in _snapshots(Watcher(trace), interval, once=once):
+        alarmed = alarmed or bool(snapshot.alarms)
+        write(display.show(snapshot))
         finish()
     return int(alarmed)
 
 
-def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Snapshot]:
-    """Yield looks until the run has ended, is given up, or one was enough."""
+def _snapshots(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Snapshot]:
+    """Yield snapshots until the run has ended, is given up, or one was enough."""
     changed, waiting = time.monotonic(), False
     while True:
         started = time.monotonic()
         try:
-            look = watcher.look()
+            snapshot = watcher.snapshot()
         except EmptyTraceError as error:
             if once or time.monotonic() - changed > _PATIENCE:
                 raise
@@ -70,16 +70,16 @@ def _looks(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Snapsho
                 note(f"waiting for the first frame ({error})")
             waiting = True
         else:
-            yield look
-            if look.changed:
+            yield snapshot
+            if snapshot.changed:
                 changed = time.monotonic()
-            if once or _is_over(look, time.monotonic() - changed):
+            if once or _is_over(snapshot, time.monotonic() - changed):
                 return
-        # Who looks must not be noticed by who trains: of a trace with thousands of parts a look takes a while.
+        # Watching must not slow the training down: with thousands of parts a snapshot takes a while.
         time.sleep(max(interval, _REST * (time.monotonic() - started)))
 
 
-def _is_over(look: Snapshot, idle: float) -> bool:
-    if look.living:
+def _is_over(snapshot: Snapshot, idle: float) -> bool:
+    if snapshot.living:
         return False
-    return "unknown" not in look.ended or idle > _PATIENCE
+    return "unknown" not in snapshot.ended or idle > _PATIENCE

@@ -31,7 +31,7 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Selection:
-    """What of the pairs is to be looked at."""
+    """Which pairs to compare."""
 
     batch: int | None = None
     """In A's numbers."""
@@ -87,7 +87,7 @@ class RankAnalysis:
 
     def _add(self, region: Region, recorded_a: Recorded, recorded_b: Recorded) -> None:
         a, b = region.paired()
-        alone: list[tuple[Side, Unmatched]] = []
+        unmatched: list[tuple[Side, Unmatched]] = []
         for side, found, into in (
             ("a", unmatched_rows(region, recorded_b, of_a=True), self.unmatched_a),
             ("b", unmatched_rows(region, recorded_a, of_a=False), self.unmatched_b),
@@ -95,25 +95,25 @@ class RankAnalysis:
             kept = self._kept_unmatched(found)
             if kept is not None:
                 into.add(kept)
-                alone.append((side, kept))  # type: ignore[arg-type]  # mypy widens the literals of the tuple above
+                unmatched.append((side, kept))  # type: ignore[arg-type]  # mypy widens the literals of the tuple above
         coarseness = self._checker.coarseness
         differences = self._checker.compare(a, b)
         keep = self.selection.of(a)
         if keep is not None:
             a, b, differences = a.take(keep), b.take(keep), differences.among(keep)
         self._count(a, differences)
-        self.first.look(a, b, differences, alone, coarseness)
+        self.first.look(a, b, differences, unmatched, coarseness)
         self.values.add(a, b)
         self.growth.add(a["batch"], differences)
         self.modules.add(self.rank_a, a, b, differences.take(differences.beyond))
 
-    def _kept_unmatched(self, alone: Unmatched | None) -> Unmatched | None:
-        keep = None if alone is None else self.selection.of(alone.rows)
-        if alone is None or keep is None:
-            return alone
+    def _kept_unmatched(self, unmatched: Unmatched | None) -> Unmatched | None:
+        keep = None if unmatched is None else self.selection.of(unmatched.rows)
+        if unmatched is None or keep is None:
+            return unmatched
         if not keep.any():
             return None
-        return alone.take(keep)
+        return unmatched.take(keep)
 
     def _count(self, a: Block, differences: Differences) -> None:
         self.entries += len(a)

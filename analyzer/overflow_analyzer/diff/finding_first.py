@@ -59,7 +59,7 @@ class Found:
     """Compares as the order of execution does, over all ranks."""
     kind: DivergenceKind
     paired: PairedRow | None
-    alone: dict[str, Any] | None
+    unmatched: dict[str, Any] | None
     """The row of the side that has it, where only one has."""
     beside: int
     """Then: frame_number, on the other side, of the last pair before it; -1 where there is none."""
@@ -80,7 +80,7 @@ class Found:
     @property
     def row(self) -> dict[str, Any]:
         """Its row: A's, or that of the side that has it."""
-        row = self.alone if self.paired is None else self.paired.a
+        row = self.unmatched if self.paired is None else self.paired.a
         if row is None:
             raise ValueError("a divergence is either a pair or a row without counterpart")
         return row
@@ -118,14 +118,19 @@ class FirstOfRank:
         """By the code of a module: the last batch in which weights or buffers of it were compared."""
 
     def look(
-        self, a: Block, b: Block, differences: Differences, alone: Iterable[tuple[Side, Unmatched]], coarseness: float
+        self,
+        a: Block,
+        b: Block,
+        differences: Differences,
+        unmatched: Iterable[tuple[Side, Unmatched]],
+        coarseness: float,
     ) -> None:
         """Look at one region's pairs, in order, and at its rows without a counterpart."""
         if self.first is None:
             found = [self._in_pairs(a, b, differences, differences.beyond, coarseness=coarseness, kind=self._kind)]
             found += [
                 self._among(side, rows, a=a, b=b, differences=differences, coarseness=coarseness)
-                for side, rows in alone
+                for side, rows in unmatched
             ]
             self.first = min((one for one in found if one is not None), key=lambda one: one.order, default=None)
         if self.first_nonfinite is None:
@@ -180,7 +185,7 @@ class FirstOfRank:
             order=self._order(row.a["batch"], row.a["in_batch"] + row.b["in_batch"], min(kinds), row.a),
             kind=_KINDS[min(kinds)],
             paired=row,
-            alone=None,
+            unmatched=None,
             beside=-1,
             only_in=None,
             whole_frame=False,
@@ -219,29 +224,29 @@ class FirstOfRank:
         return tuple(one for one in needed if one not in self._recorded or one in unmeasured_roles)
 
     def _among(
-        self, side: Side, alone: Unmatched, *, a: Block, b: Block, differences: Differences, coarseness: float
+        self, side: Side, unmatched: Unmatched, *, a: Block, b: Block, differences: Differences, coarseness: float
     ) -> Found | None:
-        candidates = np.flatnonzero(alone.reason == _STRUCTURE_REASON)
+        candidates = np.flatnonzero(unmatched.reason == _STRUCTURE_REASON)
         if not len(candidates):
             return None
-        batches = alone.rows["batch"]
+        batches = unmatched.rows["batch"]
         batch = batches[candidates].min()
         candidates = candidates[batches[candidates] == batch]
-        place = alone.position[candidates].min()
-        candidates = candidates[alone.position[candidates] == place]
+        place = unmatched.position[candidates].min()
+        candidates = candidates[unmatched.position[candidates] == place]
         earlier = (a["batch"] < batch) | ((a["batch"] == batch) & (a["in_batch"] + b["in_batch"] < place))
         before = self._up_to(a, differences, int(earlier.sum()))
-        rows = [(self._row(alone.rows, at), at) for at in candidates.tolist()]
+        rows = [(self._row(unmatched.rows, at), at) for at in candidates.tolist()]
         found = [
             Found(
                 rank=self._rank,
                 order=self._order(row["batch"], float(place), _STRUCTURE, row),
                 kind="structure",
                 paired=None,
-                alone=row,
-                beside=int(alone.beside[at]),
+                unmatched=row,
+                beside=int(unmatched.beside[at]),
                 only_in=side,
-                whole_frame=bool(alone.whole_frame[at]),
+                whole_frame=bool(unmatched.whole_frame[at]),
                 nonfinite=False,
                 before=before,
                 coarseness=coarseness,

@@ -45,7 +45,7 @@ class Divergence:
     """One entry in which the runs differ, with where it stands in both."""
 
     rank: int
-    """Of A; None never."""
+    """Of A."""
     batch_number: int
     """In A's numbers; for something only in B, the same batch in A's numbers."""
     module_name: str

@@ -183,10 +183,10 @@ class _Comparison:
 
     def _only_in(self, trace: Trace, wanted: int | None, *, of_a: bool) -> tuple[OnlyIn, ...]:
         paired = [one.rank_a if of_a else one.rank_b for one in self._ranks]
-        alone = [one for one in trace.ranks if one.rank not in paired and wanted in (None, one.rank)]
+        unpaired = [one for one in trace.ranks if one.rank not in paired and wanted in (None, one.rank)]
         found = [
             OnlyIn("rank", one.rank, None, None, None, None, None, None, None, one.frame_count, one.rows)
-            for one in alone
+            for one in unpaired
         ]
         for analysis in self._ranks:
             rows, rank = (analysis.unmatched_a, analysis.rank_a) if of_a else (analysis.unmatched_b, analysis.rank_b)

@@ -73,7 +73,7 @@ class Finding:
     growth: tuple[GrowthStep, ...]
     """Where a format was too narrow: the figures on the way there, the smallest first."""
     absorbed_before: tuple[Frame, ...]
-    """Earlier frames with an inf or nan of which nothing came; their later repetitions are left out."""
+    """Earlier frames with an inf or nan that was absorbed, without later repetitions."""
     coverage: tuple[str, ...]
     """Sentences about what the trace cannot say."""
     other_ranks: tuple[RankFinding, ...] | None
@@ -91,8 +91,7 @@ def find_first_nonfinite(
     """Find the first inf/nan among what was recorded and reason about it.
 
     Weights, buffers, inputs, outputs and recorded values count; what the recorder ignored does not. A non-finite
-    gradient or optimizer state counts only if no loss scale was recorded and the next weights are non-finite or
-    missing.
+    gradient counts only if no loss scale was recorded and the next weights are non-finite or missing.
 
     Args:
         trace: An open trace.
@@ -177,7 +176,7 @@ def _case(trace: Trace, found: Located) -> Case:
 
 def _on_other_ranks(trace: Trace, found: Located, batch: int) -> tuple[Observation, ...]:
     others = (one for one in trace.ranks if one is not found.rank)
-    return tuple(look for one in others for look in observations_in_batch(one, found.row.key, batch)[:1])
+    return tuple(seen for one in others for seen in observations_in_batch(one, found.row.key, batch)[:1])
 
 
 def _is_replicated(trace: Trace, found: Located) -> bool:

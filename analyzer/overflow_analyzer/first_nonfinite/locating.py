@@ -69,7 +69,7 @@ def locate(rank: RankTrace, *, batch: int | None, window: int, progress: Progres
             continue
         if gradient is not None and _was_applied(rank, gradient, row):
             return _gradient(rank, gradient, window, row)
-        found = _look(rank, row, window, known)
+        found = _events_from(rank, row, window, known)
         faults = [one for one in found if not one.event.was_absorbed or len(absorbed) >= _MOST_ABSORBED]
         first = faults[0] if faults else None
         # Frames alone are kept of what is harmless, but for the first: each event holds all of its batch.
@@ -90,7 +90,7 @@ def _keys(found: list[Located]) -> set[tuple[str, str, str]]:
     return {(frame.module_name, entry.role, entry.context) for frame in frames for entry in frame.nonfinite_entries}
 
 
-def _look(rank: RankTrace, row: NonfiniteRow, window: int, known: set[tuple[str, str, str]]) -> list[Located]:
+def _events_from(rank: RankTrace, row: NonfiniteRow, window: int, known: set[tuple[str, str, str]]) -> list[Located]:
     """Return the batch's events from a row on."""
     before, rest = _around(rank, row, window)
     found = []
@@ -149,8 +149,8 @@ def _was_applied(rank: RankTrace, gradient: NonfiniteRow, row: NonfiniteRow) -> 
 
 def _finite_between(rank: RankTrace, gradient: NonfiniteRow, row: NonfiniteRow) -> bool:
     """Whether the tensor was seen finite after the step that the gradient belongs to."""
-    looks = observations(rank, row.key, before=row.frame_number, limit=4)
-    return any(not one.nonfinite and _is_later(rank, one, gradient) for one in looks)
+    seen = observations(rank, row.key, before=row.frame_number, limit=4)
+    return any(not one.nonfinite and _is_later(rank, one, gradient) for one in seen)
 
 
 def _is_later(rank: RankTrace, moment: Moment, gradient: NonfiniteRow) -> bool:

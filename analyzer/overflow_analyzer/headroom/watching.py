@@ -1,4 +1,4 @@
-"""Following a living run: each look reads only the frames that came since the one before."""
+"""Following a living run: each snapshot reads only the frames that came since the one before."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Snapshot:
     frame_number: int | None
     """The same."""
     changed: bool
-    """Whether there are frames that no earlier look had."""
+    """Whether there are frames that no earlier snapshot had."""
     worst: tuple[Headroom, ...]
     """By least headroom, in what came last."""
     alarms: tuple[Alarm, ...]
-    """New in this look."""
+    """New in this snapshot."""
 
     @property
     def living(self) -> bool:
@@ -91,7 +91,7 @@ class Watcher:
         self._batch_number: int | None = None
         self._worst: tuple[Headroom, ...] = ()
 
-    def look(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Read what is new.
 
         Raises:

@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 
 
 class LineDisplay:
-    """A line a look, and one an alarm.
+    """A line for each snapshot and for each alarm.
 
     Args:
         path: The trace's, as it was given.
@@ -38,15 +38,15 @@ class LineDisplay:
         self._path = path
         self._alarms = 0
 
-    def show(self, look: Snapshot) -> str:
-        """Return what is to be printed for a look: nothing where nothing is new and the run goes on."""
-        alarms = [_alarm_line(alarm) for alarm in look.alarms]
+    def show(self, snapshot: Snapshot) -> str:
+        """Return what is to be printed for a snapshot: nothing if nothing is new and the run goes on."""
+        alarms = [_alarm_line(alarm) for alarm in snapshot.alarms]
         self._alarms += len(alarms)
-        if not look.changed and look.living:
+        if not snapshot.changed and snapshot.living:
             return ""
-        line = _head(look, self._alarms)
-        if look.worst:
-            line += f"  least headroom {_headroom(look.worst[0])}"
+        line = _head(snapshot, self._alarms)
+        if snapshot.worst:
+            line += f"  least headroom {_headroom(snapshot.worst[0])}"
         return "".join(f"{one}\n" for one in (*alarms, line))
 
 
@@ -63,16 +63,16 @@ class ScreenDisplay:
         self._count = 0
         self._height = 0
 
-    def show(self, look: Snapshot) -> str:
+    def show(self, snapshot: Snapshot) -> str:
         """Return what takes the last display off the terminal and puts the new one there."""
         width, coloured = terminal_width(sys.stdout) or 80, shows_colour(sys.stdout)
-        self._alarms.extend(map(_alarm_line, look.alarms))
-        self._count += len(look.alarms)
+        self._alarms.extend(map(_alarm_line, snapshot.alarms))
+        self._count += len(snapshot.alarms)
         lines = [
-            style(shorten(f"{escape(self._path)}  {_head(look, self._count)}", width - 1), bold=coloured or None),
+            style(shorten(f"{escape(self._path)}  {_head(snapshot, self._count)}", width - 1), bold=coloured or None),
             "",
         ]
-        lines += render_table(_COLUMNS, look.worst, width=width - 1).splitlines()
+        lines += render_table(_COLUMNS, snapshot.worst, width=width - 1).splitlines()
         lines += ["", *(style(shorten(alarm, width - 1), "red" if coloured else None) for alarm in self._alarms)]
         # Lines are kept below the terminal's width: one that wraps would count as two.
         erase = f"\x1b[{self._height}F\x1b[J" if self._height else ""
@@ -80,9 +80,9 @@ class ScreenDisplay:
         return erase + "".join(f"{line}\n" for line in lines)
 
 
-def _head(look: Snapshot, alarms: int) -> str:
-    ended = " / ".join(dict.fromkeys(look.ended))
-    return f"{ended}  batch {look.batch_number}  frame {look.frame_number}  {counted(alarms, 'alarm')}"
+def _head(snapshot: Snapshot, alarms: int) -> str:
+    ended = " / ".join(dict.fromkeys(snapshot.ended))
+    return f"{ended}  batch {snapshot.batch_number}  frame {snapshot.frame_number}  {counted(alarms, 'alarm')}"
 
 
 def _alarm_line(alarm: Alarm) -> str:

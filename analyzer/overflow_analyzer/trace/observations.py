@@ -1,4 +1,4 @@
-"""Earlier and other looks at a tensor, and where in a rank's trace to begin reading frames."""
+"""Earlier and other observations of a tensor, and where in a rank's trace to begin reading frames."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COLUMNS: Final = ("module_name", "role", "context", *_MOMENT, "finite_abs_max",
 
 @dataclass(frozen=True)
 class Observation:
-    """One recorded look at a tensor: when, and its largest finite magnitude."""
+    """One recorded observation of a tensor: when, and its largest finite magnitude."""
 
     batch_number: int
     frame_number: int
@@ -45,7 +45,7 @@ class Observation:
 
 
 def observations(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) -> tuple[Observation, ...]:
-    """Return the latest recorded looks at one tensor before a frame, the oldest first.
+    """Return the latest recorded observations of one tensor before a frame, the oldest first.
 
     Args:
         rank: One rank's trace.
@@ -59,7 +59,7 @@ def observations(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) 
         latest: deque[Observation] = deque(maxlen=limit)
         for table in _until(tables, before):
             at = rows_where(table, **key._asdict())
-            latest.extend(_looks(table, at[numbers(table, "frame_number")[at] < before][-limit:]))
+            latest.extend(_observations_at(table, at[numbers(table, "frame_number")[at] < before][-limit:]))
             rows += table.num_rows
         found = [*latest, *found]
         if len(found) >= limit or rows >= _MOST_ROWS:
@@ -68,12 +68,12 @@ def observations(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) 
 
 
 def observations_in_batch(rank: RankTrace, key: RowKey, batch: int) -> tuple[Observation, ...]:
-    """Return the recorded looks at one tensor in one batch, in order."""
+    """Return the recorded observations of one tensor in one batch, in order."""
     tables = rank.tables(_COLUMNS, batch=batch)
-    return tuple(look for table in tables for look in _looks(table, rows_where(table, **key._asdict())))
+    return tuple(one for table in tables for one in _observations_at(table, rows_where(table, **key._asdict())))
 
 
-def _looks(table: pa.Table, at: Integers) -> list[Observation]:
+def _observations_at(table: pa.Table, at: Integers) -> list[Observation]:
     rows = [row for position in at.tolist() for row in table.slice(position, 1).to_pylist()]
     return [
         Observation(

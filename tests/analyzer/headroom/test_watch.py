@@ -47,25 +47,25 @@ def test_each_look_reads_what_is_new(tmp_path: Path) -> None:
     # GIVEN a run that is looked at
     path = write_killed(tmp_path / "run.parquet", growing(3), LIVING)
     watcher = Watcher(path)
-    first = watcher.look()
+    first = watcher.snapshot()
 
     # WHEN it has gone on by two batches, THEN the next look has these
     grow(path, growing(5))
-    second = watcher.look()
+    second = watcher.snapshot()
     assert (first.batch_number, first.frame_number, first.changed) == (2, 2, True)
     assert (second.batch_number, second.frame_number, second.changed) == (4, 4, True)
 
     # WHEN it has not gone on, THEN nothing is new, and the last headroom still shows
-    third = watcher.look()
+    third = watcher.snapshot()
     assert (third.changed, third.worst) == (False, second.worst)
 
 
 def test_headroom_is_that_of_what_came_last(tmp_path: Path) -> None:
     path = write_killed(tmp_path / "run.parquet", growing(5), LIVING)
     watcher = Watcher(path)
-    watcher.look()
+    watcher.snapshot()
     grow(path, growing(11, start=5))
-    (worst,) = watcher.look().worst
+    (worst,) = watcher.snapshot().worst
     # log2(65504 / 2**10)
     assert worst.bits == pytest.approx(5.99929, abs=1e-5)
     assert (worst.module_name, worst.nearest.context, worst.nearest.abs_max) == ("a", "output", 1024.0)
@@ -78,7 +78,7 @@ def test_the_worst_come_first_and_only_formats_with_a_limit(tmp_path: Path) -> N
     path = write_trace(tmp_path / "run.parquet", [*frames, counted])
 
     # THEN those nearest to the limit are named
-    assert [one.module_name for one in Watcher(path, most=3).look().worst] == ["m7", "m6", "m5"]
+    assert [one.module_name for one in Watcher(path, most=3).snapshot().worst] == ["m7", "m6", "m5"]
 
 
 def test_a_tensor_is_alarmed_about_once(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_a_tensor_is_alarmed_about_once(tmp_path: Path) -> None:
     watcher = Watcher(path)
 
     # THEN there is one alarm, for the first, with its counts
-    assert watcher.look().alarms == (Alarm(0, 0, 0, "a", "output", 2, 4),)
+    assert watcher.snapshot().alarms == (Alarm(0, 0, 0, "a", "output", 2, 4),)
     grow(path, frames)
-    assert watcher.look().alarms == ()
+    assert watcher.snapshot().alarms == ()
 
 
 def test_what_is_proven_finite_is_read_for_its_headroom_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_what_is_proven_finite_is_read_for_its_headroom_alone(tmp_path: Path, mo
     monkeypatch.setattr(RankTrace, "read", spy)
 
     # WHEN the run is looked at for the first time
-    look = Watcher(path).look()
+    look = Watcher(path).snapshot()
 
     # THEN the bad part and the last one were read
     assert read == [4, 10]
@@ -120,7 +120,7 @@ def test_what_is_proven_finite_is_read_for_its_headroom_alone(tmp_path: Path, mo
 
 def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no such file"):
-        Watcher(tmp_path / "absent").look()
+        Watcher(tmp_path / "absent").snapshot()
     assert analyze("watch", tmp_path / "absent").code == 3
 
 

@@ -46,7 +46,7 @@ class FramesAround:
         self._side, self._codes = side, codes
 
     def keys(self) -> list[Hashable]:
-        """Return what a frame is told by in both runs."""
+        """Return what identifies a frame in both runs."""
         return [
             (self._codes[one.module_name], one.call_index if one.phase in _COUNTED else None, _walk(one.phase))
             for one in self.frames
@@ -106,8 +106,8 @@ def _differing(
         return found
     rows_a, rows_b = counterparts(a, b)
     paired = a.take(rows_a)
-    judge = ToleranceChecker(tolerance, names.dtypes, names.roles, coarseness=coarseness)
-    differences = judge.compare(paired, b.take(rows_b))
+    checker = ToleranceChecker(tolerance, names.dtypes, names.roles, coarseness=coarseness)
+    differences = checker.compare(paired, b.take(rows_b))
     for row in differences.rows[differences.beyond].tolist():
         entry = names.roles.names[paired["role"][row]], names.contexts.names[paired["context"][row]]
         found.setdefault(int(paired["frame"][row]), set()).add(entry)

@@ -44,14 +44,14 @@ class UnmatchedRows:
     """(reason, module, role, context) in codes; -1 where it is about whole batches, or about whole frames."""
     _last_batch: int | None = None
 
-    def add(self, alone: Unmatched) -> None:
+    def add(self, unmatched: Unmatched) -> None:
         """Add one region's."""
-        rows, of_batch = alone.rows, alone.reason == _BATCH
+        rows, of_batch = unmatched.rows, unmatched.reason == _BATCH
         keys = [
-            alone.reason,
+            unmatched.reason,
             np.where(of_batch, _WHOLE, rows["module"]),
-            np.where(alone.whole_frame | of_batch, _WHOLE, rows["role"]),
-            np.where(alone.whole_frame | of_batch, _WHOLE, rows["context"]),
+            np.where(unmatched.whole_frame | of_batch, _WHOLE, rows["role"]),
+            np.where(unmatched.whole_frame | of_batch, _WHOLE, rows["context"]),
         ]
         groups = group_rows(keys)
         batches = rows["batch"]

@@ -67,17 +67,21 @@ def unmatched_rows(region: Region, recorded: Recorded, *, of_a: bool) -> Unmatch
         return None
     partner: Indices = np.full(len(own), -1)
     partner[rows[0]] = rows[1]
-    alone = np.flatnonzero(partner < 0)
+    unmatched = np.flatnonzero(partner < 0)
     before = region.before if region.before is None or of_a else (region.before[1], region.before[0])
     following = region.after_b if of_a else region.after_a
-    neighbours = _Neighbours(own, other, partner, alone, before)
-    edges = _Edges(other, before, following, recorded, own["batch"][alone])
+    neighbours = _Neighbours(own, other, partner, unmatched, before)
+    edges = _Edges(other, before, following, recorded, own["batch"][unmatched])
     reason = np.where(neighbours.recorded_through(edges), _STRUCTURE, _WINDOW)
-    reason[(own["walk"][alone] == MANUAL) | ~np.isin(own["role"][alone], list(recorded.roles))] = _ROLE
-    reason[own["walk"][alone] == RECOMPUTE] = _RECOMPUTE
+    reason[(own["walk"][unmatched] == MANUAL) | ~np.isin(own["role"][unmatched], list(recorded.roles))] = _ROLE
+    reason[own["walk"][unmatched] == RECOMPUTE] = _RECOMPUTE
     reason[~edges.present] = _BATCH
     return Unmatched(
-        own.take(alone), reason.astype(np.int8), neighbours.position(), ~neighbours.in_paired_frame, neighbours.beside
+        own.take(unmatched),
+        reason.astype(np.int8),
+        neighbours.position(),
+        ~neighbours.in_paired_frame,
+        neighbours.beside,
     )
 
 
@@ -85,17 +89,17 @@ class _Neighbours:
     """The nearest paired rows before and after each row, in the same batch."""
 
     def __init__(
-        self, own: Block, other: Block, partner: Indices, alone: Indices, before: tuple[Block, Block] | None
+        self, own: Block, other: Block, partner: Indices, unmatched: Indices, before: tuple[Block, Block] | None
     ) -> None:
         every = np.arange(len(own))
-        previous = np.maximum.accumulate(np.where(partner >= 0, every, -1))[alone]
-        following = np.minimum.accumulate(np.where(partner >= 0, every, len(own))[::-1])[::-1][alone]
-        batches, frames = own["batch"][alone], own["frame"][alone]
+        previous = np.maximum.accumulate(np.where(partner >= 0, every, -1))[unmatched]
+        following = np.minimum.accumulate(np.where(partner >= 0, every, len(own))[::-1])[::-1][unmatched]
+        batches, frames = own["batch"][unmatched], own["frame"][unmatched]
         self.has_previous = (previous >= 0) & (own["batch"][previous] == batches)
         self.has_next = following < len(own)
         following = np.where(self.has_next, following, 0)
         self.has_next &= own["batch"][following] == batches
-        self._own_place = own["in_batch"][alone]
+        self._own_place = own["in_batch"][unmatched]
         self._previous_segment = _at(other, "segment", partner[previous], self.has_previous)
         self._previous_place = _at(other, "in_batch", partner[previous], self.has_previous) + 0.5
         self._next_segment = _at(other, "segment", partner[following], self.has_next)

@@ -34,7 +34,7 @@ class Differences:
     reshaped: Flags
     """Another shape or kind."""
     nonfinite: Flags
-    """An inf or nan in one of the two alone."""
+    """An inf or nan in only one of the two."""
 
     def take(self, which: Flags) -> Differences:
         """Return some of the rows."""

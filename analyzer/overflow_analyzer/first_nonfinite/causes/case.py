@@ -90,9 +90,9 @@ class Case:
     gradient: tuple[Frame, Entry] | None = None
     """A gradient with an inf or nan since the optimizer step before, and its frame."""
     peers: tuple[Observation, ...] = ()
-    """Looks at the same tensor in the same batch on the other ranks."""
+    """Observations of the same tensor in the same batch on the other ranks."""
     replicated: bool = False
-    """Whether the other ranks' looks at it in an earlier batch had the same figure."""
+    """Whether the other ranks' observations of it in an earlier batch had the same figure."""
 
     @property
     def frame(self) -> Frame:
@@ -121,12 +121,12 @@ class Case:
 
     @cached_property
     def history(self) -> tuple[Observation, ...]:
-        """Earlier recorded looks at the same tensor, the oldest first."""
+        """Earlier recorded observations of the same tensor, the oldest first."""
         return self.look_back()
 
     @property
     def last_finite(self) -> Observation | None:
-        """The last look at the same tensor that found it finite."""
+        """The last observation of the same tensor in which it is finite."""
         return next((one for one in reversed(self.history) if not one.nonfinite), None)
 
     @property

@@ -205,7 +205,7 @@ def _of_parameter(case: Case, role: Role) -> list[Entry]:
 
 
 def _when(case: Case) -> tuple[str, ...]:
-    """Between which two looks it became non-finite."""
+    """Between which two observations it became non-finite."""
     batch, step, last = case.frame.batch_number, case.frame.optimizer_step, case.last_finite
     if last is None:
         return ()

@@ -26,7 +26,7 @@ _OTHER: Final = {"a": "B", "b": "A"}
 
 
 def answer(diff: TraceDiff) -> list[str]:
-    """Return sentences, the first of which answers the question whether the runs differ and where."""
+    """Return sentences; the first answers whether the runs differ and where."""
     if diff.nothing_compared is not None:
         return [f"Nothing could be compared: {diff.nothing_compared}."]
     first = diff.first_divergence
@@ -36,7 +36,9 @@ def answer(diff: TraceDiff) -> list[str]:
     earlier = diff.first_difference
     if earlier is not None and _place(earlier) != _place(first):
         sentences.append(f"The runs differ before that already. {_headline(earlier)}")
-        sentences += _evidence(earlier, several_ranks=len(diff.alignment.ranks) > 1)[:-1]  # what was before is said
+        sentences += _evidence(earlier, several_ranks=len(diff.alignment.ranks) > 1)[
+            :-1
+        ]  # what came before it is in the first sentences
     return sentences
 
 
@@ -157,8 +159,8 @@ def figure_text(largest: FigureDifference) -> str:
     if largest.relative in (0.0, float("inf")) or largest.figure.endswith("_count"):
         return f"{values}."
     return (
-        f"{values}: {largest.relative:.2g} relative, {largest.epsilons:.3g} epsilons of the coarser dtype, "
-        f"of which {largest.tolerated_epsilons:.3g} would be taken for rounding."
+        f"{values}: {largest.relative:.2g} relative, {largest.epsilons:.3g} epsilons of the coarser dtype; "
+        f"up to {largest.tolerated_epsilons:.3g} epsilons would be taken for rounding."
     )
 
 
