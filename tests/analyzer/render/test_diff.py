@@ -128,8 +128,8 @@ def test_the_evidence_has_both_values_and_what_agreed_before() -> None:
     assert lines[1:4] == [
         "  It is frame 8 of A and frame 8 of B.",
         (
-            "  Abs max is 2.53e+00 in A and 5.00e+01 in B: 0.95 relative, 972 epsilons of the coarser dtype, of "
-            "which 2 would be taken for rounding."
+            "  Abs max is 2.53e+00 in A and 5.00e+01 in B: 0.95 relative, 972 epsilons of the coarser dtype; up "
+            "to 2 epsilons would be taken for rounding."
         ),
         "  Before it, the figures of 24 entries were compared and agree bit for bit, 8 weights and buffers among them.",
     ]
