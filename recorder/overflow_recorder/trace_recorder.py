@@ -107,6 +107,7 @@ class TraceRecorder:
         self._session: Session | None = None
         self._storage: Storage | None = None
         self._closed = False
+        self._notes: list[str] = []
 
     def start(self) -> Self:
         """Claim the path and attach to the model; a second call does nothing.
@@ -192,7 +193,7 @@ class TraceRecorder:
             return
         self._closed = True
         end = _end(session, how, reason, batch_number, frame_number)
-        storage.notes = session.notes()
+        storage.notes = (*session.notes(), *self._notes)
         try:
             storage.close(end)
         except Exception as error:  # the ring keeps what the disk did not take
@@ -276,6 +277,18 @@ class TraceRecorder:
             leaves = (leaf for context, value in values.items() for leaf in walk(value, context))
             named = ((context, as_tensor(leaf)) for context, leaf in leaves)
             self._session.values(name, "record", _VALUE, _MANUAL, named)
+
+    def note(self, sentence: str) -> None:
+        """Say in the trace what it does not show, as ``overflow-analyze`` then does; at once, however the run ends.
+
+        Args:
+            sentence: Without a full stop.
+        """
+        self._notes.append(sentence)
+        if self._storage is not None and not self._closed:
+            self._storage.notes = tuple(self._notes)
+            with contextlib.suppress(OSError):  # closing tries again
+                self._storage.write_notes()
 
     def record_evaluation(self, prediction: EvalPrediction) -> None:
         """Record an evaluation's predictions, labels and, where present, inputs and losses, as a frame "evaluation"."""

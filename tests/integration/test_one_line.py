@@ -36,15 +36,15 @@ PLANTED = {
     # Of the discriminator's three calls a step, the first of the third step.
     "gan": Planted("Discriminator (discriminator)", 6, "main.0", "output"),
     # The seventh micro-batch. Its samples come from another process here, which records nothing.
-    "gradient_accumulation": Planted("Net", 6, "embed", "output", arguments=("--workers", "1")),
+    "gradient_accumulation": Planted("Net (model)", 6, "embed", "output", arguments=("--workers", "1")),
     # Three batches of training and three of evaluation, then the second of training.
-    "accelerate_loop": Planted("Sequential", 7, "0", "input"),
+    "accelerate_loop": Planted("Sequential (model)", 7, "0", "input"),
     # The fourth micro-batch.
-    "trainer_run": Planted("Classifier", 3, "age.1", "output"),
+    "trainer_run": Planted("Classifier (model)", 3, "age.1", "output"),
     # Two batches of sanity check, then the third of training.
-    "lightning_run": Planted("Classifier", 4, "encoder.0", "input"),
+    "lightning_run": Planted("Classifier (module)", 4, "encoder.0", "input"),
     # Two prompts of three tokens each, then the first of the third.
-    "generate": Planted("GPT2LMHeadModel", 6, "transformer.h.1.mlp.c_proj", "output", "eval"),
+    "generate": Planted("GPT2LMHeadModel (model)", 6, "transformer.h.1.mlp.c_proj", "output", "eval"),
 }
 
 

@@ -32,11 +32,13 @@ class Heard:
 
     def __init__(self) -> None:
         self.found: list[tuple[nn.Module, nn.Module]] = []
-        self.settled: list[list[str]] = []
+        self.others: list[str] = []
+        self.missing: list[list[str]] = []
         self.when_found: Callable[[nn.Module], object] = lambda model: None
 
     def finder(self, name: str | None = None) -> ModelFinder:
-        return ModelFinder(name, self._found, self.settled.append)
+        finder = ModelFinder(name, self._found, self.others.append, lambda: self.missing.append(finder.called))
+        return finder
 
     def _found(self, model: nn.Module, called: nn.Module) -> None:
         self.found.append((model, called))

@@ -150,7 +150,7 @@ def _losses(rank: RankTrace) -> Iterable[str]:
 def _unseen(rank: RankTrace) -> Iterable[str]:
     """What the recorder said of it at its close; of a run that never closed, what the model's classes tell."""
     yield from (f"Not seen: {note}." for note in rank.run.notes)
-    if not rank.run.notes:
+    if not rank.run.notes or rank.run.end is None:
         yield from _compiled(rank)
 
 

@@ -1,10 +1,12 @@
-"""Doing something as soon as a module has been imported, without importing it sooner."""
+"""Doing something as soon as a module has been imported, and before the process becomes another program."""
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 from importlib.abc import MetaPathFinder
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,6 +27,22 @@ def call_after_import(name: str, action: Callable[[], None]) -> None:
         action()
     else:
         sys.meta_path.insert(0, _Waiting(name, action))
+
+
+def call_before_exec(action: Callable[[str], None]) -> None:
+    """Call ``action`` with the program's path before any function of ``os`` replaces this process."""
+
+    def calling_first(replace: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        @functools.wraps(replace)
+        def execute(*arguments: Any, **named: Any) -> NoReturn:
+            path = arguments[0] if arguments else named.get("path")
+            action(os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else repr(path))
+            replace(*arguments, **named)
+
+        return execute
+
+    # All others, such as os.execvp, call one of these two.
+    os.execv, os.execve = calling_first(os.execv), calling_first(os.execve)
 
 
 class _Waiting(MetaPathFinder):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from overflow_recorder.callbacks import RecorderCallback
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.helpers.distributed import rank_and_world_size
-from overflow_recorder.launch.importing import call_after_import
+from overflow_recorder.launch.importing import call_after_import, call_before_exec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 PROGRAM: Final = "overflow-record"
+_MOST_NAMED: Final = 8
 _HOW_TO_CHOOSE: Final = "--model NAME (a class, or a variable of the script) records another one"
 
 
@@ -49,6 +50,7 @@ class RecordedRun:
         self._options = options
         self._process = os.getpid()
         self._finder: ModelFinder | None = None
+        self._others: list[str] = []
         self.recorder: TraceRecorder | None = None
         """Once the model is known."""
 
@@ -56,17 +58,18 @@ class RecordedRun:
         """Wait for the script to import torch and then to call a model."""
         atexit.register(self._end)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._leave_child_alone)
+            os.register_at_fork(after_in_child=self._leave_alone)
+        call_before_exec(self._replaced)
         call_after_import("torch", self._watch)
 
     def _watch(self) -> None:
         from overflow_recorder.launch.model_finding import ModelFinder
 
         if os.getpid() == self._process:
-            self._finder = ModelFinder(self._name, self._record, self._settled)
+            self._finder = ModelFinder(self._name, self._record, self._not_recorded, self._missing)
             self._finder.arm()
 
-    def _leave_child_alone(self) -> None:
+    def _leave_alone(self) -> None:
         if self._finder is not None:
             self._finder.disarm()
 
@@ -74,36 +77,53 @@ class RecordedRun:
         from overflow_recorder.launch.model_finding import label
         from overflow_recorder.trace_recorder import TraceRecorder
 
+        recorder = None
         if any(_is_recorded(module) for module in model.modules()):
             say(f"the script records {label(model)} itself, and is left alone")
-            return
-        callbacks = [] if called is model else [_BatchesByOptimizerStep()]
-        recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
-        try:
-            self.recorder = recorder.start()
-        except TraceExistsError as error:
-            say(f"nothing is recorded: {error}")
-            return
-        if recorder.is_attached and rank_and_world_size()[0] == 0:
+        else:
+            callbacks = [] if called is model else [_BatchesByOptimizerStep()]
+            recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
+            try:
+                self.recorder = recorder.start()
+            except TraceExistsError as error:
+                say(f"nothing is recorded: {error}")
+        if recorder is None or not recorder.is_attached:
+            self._leave_alone()
+        elif rank_and_world_size()[0] == 0:
             why = "the first module called that has trainable parameters" if self._name is None else "as --model says"
             say(f"recording {label(model)}, {why}, to {self._output}")
 
-    def _settled(self, others: list[str]) -> None:
-        if others and self._name is None and rank_and_world_size()[0] == 0:
-            say(f"not recorded, though called too: {', '.join(others)}; {_HOW_TO_CHOOSE}")
+    def _not_recorded(self, label: str) -> None:
+        """Another model was called: name it once, and many of them no further."""
+        label = label if len(self._others) < _MOST_NAMED else "more models"
+        if label in self._others or self.recorder is None:
+            return
+        self._others.append(label)
+        self.recorder.note(f"{label}: called by the script, but not part of the model that is recorded")
+        if rank_and_world_size()[0] == 0:
+            say(f"not recorded, though called too: {label}; {_HOW_TO_CHOOSE}")
+
+    def _missing(self) -> None:
+        say(f"nothing is recorded so far: {self._why_nothing()}")
+
+    def _replaced(self, program: str) -> None:
+        if os.getpid() == self._process:
+            said = f"the script replaced its process with another program ({program}), which is not recorded"
+            say(f"{said} unless {PROGRAM} starts it")
+            if self.recorder is not None:
+                self.recorder.note(said)
 
     def _end(self) -> None:
         if os.getpid() != self._process:
             return
-        finder = self._finder
-        if finder is None:
+        if self._finder is None:
             say("nothing was recorded: the script did not import torch")
-        elif not finder.has_found:
-            say(f"nothing was recorded: {self._why_nothing(finder.others)}")
-        elif finder.is_armed:  # the model was called once
-            self._settled(finder.others)
+        elif not self._finder.has_found:
+            say(f"nothing was recorded: {self._why_nothing()}")
+        self._leave_alone()
 
-    def _why_nothing(self, called: list[str]) -> str:
+    def _why_nothing(self) -> str:
+        called = [] if self._finder is None else self._finder.called
         if not called:
             return (
                 "no module was called in this process, or only inside torch.compile (child processes are not recorded "

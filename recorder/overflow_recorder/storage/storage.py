@@ -137,6 +137,15 @@ class Storage:
             self._disk_is_stuck_at = released
         return moved
 
+    def write_notes(self) -> None:
+        """Put the notes into ``_run.json`` while the run goes on.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._directory is not None:
+            self._directory.write_run(dataclasses.replace(self._run, notes=self.notes))
+
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""
         self.window.write_end(self._with_counts(end))

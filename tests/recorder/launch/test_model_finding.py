@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from types import ModuleType
@@ -104,7 +105,80 @@ def test_a_name_that_nothing_has(heard: Heard, script: ModuleType) -> None:
     # THEN
     assert heard.found == []
     assert not finder.has_found
-    assert finder.others == ["Net"]
+    assert finder.called == ["Net"]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_that_nothing_has_the_name_is_said_once_as_soon_as_a_model_is_called_again(
+    heard: Heard, script: ModuleType, calls: int
+) -> None:
+    # GIVEN a model of several modules, and a loss that is called once a batch as the model is
+    model, loss = nn.Sequential(Net(), Net()), nn.MSELoss()
+
+    # WHEN
+    watched(heard.finder("GPT"), *[lambda: loss(X, X), lambda: model(X)] * calls)
+
+    # THEN
+    assert heard.missing == ([["MSELoss", "Sequential"]] if calls > 1 else [])
+
+
+def test_a_model_that_is_called_later_is_found_all_the_same(heard: Heard, script: ModuleType) -> None:
+    first, second = nn.Linear(2, 2), Net()
+
+    watched(heard.finder("Net"), lambda: first(X), lambda: first(X), lambda: second(X))
+
+    assert heard.missing == [["Linear"]]
+    assert heard.found == [(second, second)]
+    assert heard.others == ["Linear"]
+
+
+# Models that only a function of the script knows.
+
+
+MAIN = """
+def main(call):
+    net = make()
+    big = Big()
+    train(net, call)
+    del big
+    assert Big.gone
+
+def train(model, call):
+    call(model)
+
+class Big:
+    gone = False
+    def __del__(self):
+        Big.gone = True
+"""
+
+
+@pytest.mark.parametrize("name", ["net", "model", "model.linear"])
+def test_a_variable_of_a_function_names_the_model(heard: Heard, script: ModuleType, name: str) -> None:
+    # GIVEN
+    made = Net()
+    script.make = lambda: made  # type: ignore[attr-defined]
+    exec(MAIN, vars(script))
+    finder = heard.finder(name)
+    finder.arm()
+
+    # WHEN
+    script.main(lambda model: model(X))
+    finder.disarm()
+
+    # THEN it is found, and the function's variables live no longer than without us
+    expected = made.linear if name.endswith("linear") else made
+    assert heard.found == [(expected, expected)]
+
+
+def test_a_label_names_the_variable_of_a_function(script: ModuleType) -> None:
+    labels: list[str] = []
+    script.make = Net  # type: ignore[attr-defined]
+    exec(MAIN, vars(script))
+
+    script.main(lambda model: labels.extend(map(label, (model, model.linear))))
+
+    assert labels == ["Net (model)", "Linear (model.linear)"]
 
 
 # The others.
@@ -114,37 +188,70 @@ def test_a_gan_is_told_of_both(heard: Heard, script: ModuleType) -> None:
     # GIVEN
     script.generator, script.critic = nn.Sequential(nn.Linear(2, 2)), Net()  # type: ignore[attr-defined]
     generator, critic, loss = script.generator, script.critic, nn.MSELoss()
+
+    # WHEN the first is called, then the other, a loss, a frozen one, and all of them again
+    calls = [lambda: generator(X), lambda: critic(X), lambda: loss(X, X), lambda: frozen(nn.Linear(2, 2))(X)]
+    watched(heard.finder(), *calls, *calls)
+
+    # THEN the trainable one is named once
+    assert heard.others == ["Net (critic)"]
+
+
+def test_a_model_that_is_made_or_called_later_is_named(heard: Heard, script: ModuleType) -> None:
+    # GIVEN a script that trains a model for each fold, and evaluates a copy
     finder = heard.finder()
+    finder.arm()
 
-    # WHEN the first is called, then the other, a loss, a frozen one, and the first again
-    watched(finder, lambda: generator(X), lambda: critic(generator.training * X), lambda: loss(X, X),
-             lambda: frozen(nn.Linear(2, 2))(X))  # fmt: skip
-    before = list(heard.settled)
-    watched(again := heard.finder(), lambda: generator(X), lambda: critic(X), lambda: generator(X), lambda: critic(X))
+    # WHEN each is thrown away before the next one is made
+    for fold in range(3):
+        script.model = nn.Sequential(nn.Linear(2, 2))  # type: ignore[attr-defined]
+        for _ in range(3):
+            script.model(X)
+        if fold == 0:
+            script.average = copy.deepcopy(script.model)  # type: ignore[attr-defined]
+            script.average(X)
+    finder.disarm()
 
-    # THEN each trainable one is named once, and by then nothing is watched any more
-    assert before == []
-    assert finder.others == ["Net (critic)"]
-    assert heard.settled == [["Net (critic)"]]
-    assert not again.is_armed
+    # THEN
+    assert len(heard.found) == 1
+    assert heard.others == ["Sequential (average)", "Sequential (model)", "Sequential (model)"]
+
+
+def test_what_was_called_before_a_named_model_is_named(heard: Heard, script: ModuleType) -> None:
+    script.critic, script.maker = nn.Linear(2, 2), Net()  # type: ignore[attr-defined]
+
+    watched(heard.finder("maker"), lambda: script.critic(X), lambda: script.maker(X))
+
+    assert heard.others == ["Linear (critic)"]
 
 
 def test_one_model_alone_has_no_others(heard: Heard) -> None:
     model = nn.Sequential(nn.Sequential(Net()), Net())
 
-    watched(heard.finder(), lambda: model(X), lambda: model(X))
+    watched(heard.finder(), lambda: model(X), lambda: model[0](X), lambda: model(X))
 
-    assert heard.settled == [[]]
+    assert heard.others == []
+
+
+def test_a_wrapper_of_the_model_is_another_only_with_weights_of_its_own(heard: Heard) -> None:
+    # GIVEN the wrapper of a library, and a pretrained model under a new head
+    model = Net()
+    wrapper, tuned = nn.Sequential(model), nn.Sequential(model, nn.Linear(2, 2))
+
+    # WHEN
+    watched(heard.finder(), lambda: model(X), lambda: wrapper(X), lambda: tuned(X))
+
+    # THEN
+    assert heard.others == ["Sequential"]
 
 
 def test_a_part_called_by_itself_before_is_another(heard: Heard, script: ModuleType) -> None:
     script.model = nn.Sequential(Net(), nn.Linear(2, 2))  # type: ignore[attr-defined]
-    finder = heard.finder()
 
-    watched(finder, lambda: script.model[0](X), lambda: script.model[1](X))
+    watched(heard.finder(), lambda: script.model[0](X), lambda: script.model[1](X))
 
     assert heard.found == [(script.model[0], script.model[0])]
-    assert finder.others == ["Linear (model.1)"]
+    assert heard.others == ["Linear (model.1)"]
 
 
 def test_labels(script: ModuleType) -> None:

@@ -84,6 +84,7 @@ def test_a_fault_of_ours_is_a_warning_and_the_end_of_watching(heard: Heard) -> N
 
     model, finder = Net(), heard.finder()
     heard.when_found = fail
+    before = global_hooks()
     finder.arm()
 
     # WHEN
@@ -92,4 +93,27 @@ def test_a_fault_of_ours_is_a_warning_and_the_end_of_watching(heard: Heard) -> N
 
     # THEN
     assert torch.equal(output, model(X))
-    assert not finder.is_armed
+    assert global_hooks() == before
+
+
+def test_a_fault_of_ours_with_the_model_found_leaves_the_recording_alone(heard: Heard) -> None:
+    # GIVEN
+    model, other, finder = Net(), Net(), heard.finder()
+    before = global_hooks()
+    finder._other = fail_on_label
+    finder.arm()
+    model(X)
+
+    # WHEN
+    with pytest.warns(
+        RecorderWarning, match=r"other models are not named \(RuntimeError: Net\); training and recording"
+    ):
+        output = other(X)
+
+    # THEN
+    assert torch.equal(output, other(X))
+    assert global_hooks() == before
+
+
+def fail_on_label(label: str) -> None:
+    raise RuntimeError(label)

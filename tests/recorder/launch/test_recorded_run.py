@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from overflow_analyzer import open_trace
+from overflow_analyzer.trace.coverage import coverage_of
 from overflow_recorder import RecorderArguments, TraceRecorder
 from overflow_recorder.launch.recorded_run import RecordedRun, say
 from tests.recorder.recordings import frames_of, global_hooks, hooks_on
@@ -52,6 +54,8 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Script]:
     made = Script(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", made.main)
     monkeypatch.setattr(atexit, "register", made.at_exit.append)
+    for name in ("execv", "execve"):
+        monkeypatch.setattr(os, name, getattr(os, name))
     monkeypatch.setattr(os, "register_at_fork", lambda *, after_in_child: made.in_child.append(after_in_child))
     yield made
     made.end()
@@ -111,7 +115,7 @@ def test_of_two_models_the_first_is_recorded_and_the_other_named(
     assert _batches(script.output) == [(batch, name) for batch in range(calls) for name in ("0", "")]
 
 
-def test_a_chosen_model_says_nothing_of_others(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_beside_a_chosen_model_the_others_are_named_too(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     script.main.critic, script.main.maker = nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2)  # type: ignore[attr-defined]
     script.begin("maker")
 
@@ -120,8 +124,50 @@ def test_a_chosen_model_says_nothing_of_others(script: Script, capsys: pytest.Ca
         script.main.maker(X)
     script.end()
 
-    assert _said(capsys) == [f"overflow-record: recording Linear (maker), as --model says, to {script.output}"]
+    chosen, others = _said(capsys)
+    assert others.startswith("overflow-record: not recorded, though called too: Sequential (critic); --model NAME")
+    assert chosen == f"overflow-record: recording Linear (maker), as --model says, to {script.output}"
     assert _batches(script.output) == [(0, ""), (1, "")]
+
+
+def test_other_models_stand_in_the_trace_as_soon_as_they_are_called(script: Script) -> None:
+    # GIVEN a script that trains one model after the other
+    script.begin()
+
+    # WHEN it has not ended, or has
+    notes: list[tuple[str, ...]] = []
+    for number in range(12):
+        setattr(script.main, f"net{number}", nn.Linear(2, 2))
+        getattr(script.main, f"net{number}")(X)
+    notes.append(open_trace(script.output).ranks[0].run.notes)
+    script.end()
+    notes.append(open_trace(script.output).ranks[0].run.notes)
+
+    # THEN each is named, up to a number
+    named = [*(f"Linear (net{number})" for number in range(1, 9)), "more models"]
+    said = tuple(f"{name}: called by the script, but not part of the model that is recorded" for name in named)
+    assert notes == [said, said]
+    assert {f"Not seen: {one}." for one in said} <= set(coverage_of(open_trace(script.output)))
+
+
+def test_a_script_that_becomes_another_program_says_so(
+    script: Script, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN what replaces the process would do so
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(os, "execv", lambda *what: calls.append(what))
+    script.begin()
+    nn.Linear(2, 2)(X)
+
+    # WHEN
+    os.execl("/usr/bin/python", "python", "train.py")
+    script.end()
+
+    # THEN
+    said = "the script replaced its process with another program (/usr/bin/python), which is not recorded"
+    assert calls == [("/usr/bin/python", ("python", "train.py"))]
+    assert _said(capsys)[1] == f"overflow-record: {said} unless overflow-record starts it"
+    assert open_trace(script.output).ranks[0].run.notes == (said,)
 
 
 def test_parts_called_without_their_model_make_a_batch_an_optimizer_step(
@@ -187,6 +233,22 @@ def test_a_script_that_calls_only_what_is_frozen(script: Script, capsys: pytest.
     assert line == (
         "overflow-record: nothing was recorded: no module with trainable parameters was called; there were calls of "
         "Linear (net); --model NAME (a class, or a variable of the script) records another one"
+    )
+
+
+def test_a_name_that_nothing_has_is_said_while_the_script_runs(
+    script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.main.net = nn.Linear(2, 2)  # type: ignore[attr-defined]
+    script.begin("GPT")
+
+    script.main.net(X)
+    script.main.net(X)
+
+    (line,) = _said(capsys)
+    assert line == (
+        "overflow-record: nothing is recorded so far: no module that is or belongs to 'GPT' was called; there were "
+        "calls of Linear (net); --model NAME (a class, or a variable of the script) records another one"
     )
 
 
