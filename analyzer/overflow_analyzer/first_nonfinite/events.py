@@ -197,11 +197,20 @@ def _gives_tensors(frame: Frame) -> bool:
     return any(entry.kind == "tensor" and entry.numel for entry in frame.of_roles("output"))
 
 
-def gradient_event(frames: Sequence[Frame]) -> Event:
+def gradient_event(frames: Sequence[Frame], before: Iterable[Frame] = ()) -> Event:
     """Return the event of a non-finite gradient.
+
+    Its origin is the module whose backward made it: the gradient of its output is finite, that of its input is not.
 
     Args:
         frames: Frames of one batch, the first with the non-finite gradient.
+        before: Frames before it.
     """
-    same = (frame for frame in frames if frame.phase == frames[0].phase)
-    return Event([one for one in _members(same, ()) if one.taken or one.given])
+    same = [frame for frame in frames if frame.phase == frames[0].phase]
+    members = [one for one in _members(same, ()) if one.taken or one.given]
+    batch = frames[0].batch_number
+    backward = [one for one in before if one.phase == "backward" and one.batch_number == batch]
+    finite = {one.module_name for one in backward if one.of_roles("grad_output") and is_finite(one)}
+    finite -= {one.frame.module_name for one in members if any(entry.role == "grad_output" for entry in one.taken)}
+    makers = (one.frame for one in members if any(entry.role == "grad_input" for entry in one.given))
+    return Event(members, origin=next((frame for frame in makers if frame.module_name in finite), None))

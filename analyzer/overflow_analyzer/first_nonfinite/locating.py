@@ -191,4 +191,4 @@ def _frame_of(rank: RankTrace, row: NonfiniteRow) -> Frame:
 def _gradient(rank: RankTrace, row: NonfiniteRow, window: int, applied_to: NonfiniteRow | None) -> Located:
     before, rest = _around(rank, row, window)
     spoilt = [] if applied_to is None else [_frame_of(rank, applied_to)]
-    return Located(rank, row, gradient_event(rest), before, (*rest[1:], *spoilt))
+    return Located(rank, row, gradient_event(rest, before), before, (*rest[1:], *spoilt))

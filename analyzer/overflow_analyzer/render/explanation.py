@@ -59,21 +59,30 @@ def _what(finding: Finding) -> Iterable[str]:
 
 
 def _origin(finding: Finding) -> str:
-    if finding.origin is not None:
-        there = "there" if finding.origin is finding.frame else f"around it, in {finding.origin.label}"
-        return f"made {there}: all that it took in is finite{_but_for(finding.origin)}"
-    role = finding.entry.role
-    before = "no gradient recorded before it has an inf or nan"
-    if finding.frame.phase == "backward" and role != "optimizer_state":
-        return f"made in the backward, which runs from the loss to the inputs: {before}"
+    frame, role, origin = finding.frame, finding.entry.role, finding.origin
+    if frame.phase == "backward" and role != "optimizer_state":
+        return _origin_in_the_backward(finding)
+    if origin is not None:
+        there = "there" if origin is frame else f"around it, in {origin.label}"
+        return f"made {there}: all that it took in is finite{_but_for(origin)}"
     if finding.rule.came_with_the_batch and role == "input":
         return "no module made it: it came with the batch"
     return {
         "weight": "no module made it: the weight itself is not finite",
         "buffer": "no module made it: the buffer itself is not finite",
-        "optimizer_state": f"made in the optimizer's step: {before}",
+        "optimizer_state": "made in the optimizer's step: no gradient recorded before it has an inf or nan",
         "value": "no recorded module made it",
     }.get(role, "which module made it was not recorded: it was there when this module was called")
+
+
+def _origin_in_the_backward(finding: Finding) -> str:
+    if finding.origin is not None:
+        return f"made in the backward of {finding.origin.label}: the gradient of its output is finite, of its input not"
+    before = finding.finite_before
+    if before is not None and (before.phase, before.batch_number) == ("backward", finding.frame.batch_number):
+        return "made in the backward, which runs from the loss to the inputs: no gradient recorded before it has one"
+    own = "" if finding.entry.role == "grad_output" else ", or its own backward,"
+    return f"no gradient was recorded before it: the loss or what follows this module{own} made it"
 
 
 def _but_for(origin: Frame) -> str:

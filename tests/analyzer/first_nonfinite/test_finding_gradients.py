@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from overflow_analyzer.render.explanation import render_explanation
 from tests.analyzer.findings import bad, find, found, making, passing, with_options
 from tests.traces import frame, tensor
 
@@ -99,3 +100,33 @@ def test_where_weights_were_not_recorded_the_next_outputs_stand_for_them(tmp_pat
     nan = frame(2, 1, "a", bad("output", "output", nan=4), in_batch=0, optimizer_step=1)
     frames = [passing(0, 0, "a", in_batch=0, optimizer_step=0), gradient(1, 0, 0), nan]
     assert found(tmp_path, frames, run).frame.frame_number == 1
+
+
+def of_module(number: int, name: str, entry: Entry) -> Frame:
+    return frame(number, 0, name, entry, phase="backward", optimizer_step=0)
+
+
+FINITE, NONFINITE = tensor("grad_output", "grad_output"), bad("grad_output", "grad_output", nan=1)
+SPOILT_INPUT = bad("grad_input", "grad_input[0]", nan=1)
+
+
+def test_the_maker_is_the_module_whose_backward_made_it_not_the_one_that_received_it(tmp_path: Path) -> None:
+    # GIVEN an activation between two layers: finite on its way in, nan on its way out
+    frames = [forward(0, 0, 0), of_module(1, "head", FINITE), of_module(2, "act", FINITE)]
+    frames += [of_module(3, "fc", NONFINITE), of_module(4, "act", SPOILT_INPUT)]
+    finding = found(tmp_path, frames, RUN)
+    assert (finding.frame.module_name, finding.origin and finding.origin.module_name) == ("fc", "act")
+    assert "made in the backward of act (Linear): the gradient of its output is finite" in render_explanation(finding)
+
+
+def test_a_module_that_was_given_a_nan_did_not_make_it(tmp_path: Path) -> None:
+    # GIVEN a loss whose gradient is nan already
+    frames = [forward(0, 0, 0), of_module(1, "act", NONFINITE), of_module(2, "act", SPOILT_INPUT)]
+    finding = found(tmp_path, frames, RUN)
+    assert finding.origin is None
+    assert "the loss or what follows this module made it" in render_explanation(finding)
+
+
+def test_without_gradients_of_inputs_no_maker_is_claimed(tmp_path: Path) -> None:
+    frames = [forward(0, 0, 0), of_module(1, "act", FINITE), of_module(2, "fc", NONFINITE)]
+    assert found(tmp_path, frames, RUN).origin is None
