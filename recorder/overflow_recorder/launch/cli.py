@@ -6,6 +6,7 @@ import argparse
 import atexit
 import importlib.util
 import os
+import shlex
 import sys
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -14,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from overflow_recorder.errors import BatchLimitReached, TraceExistsError
 from overflow_recorder.helpers.arguments import DataclassArgumentParser, UnrecognizedArgumentsError
+from overflow_recorder.helpers.arguments.converters import FALSE_TEXTS, TRUE_TEXTS
+from overflow_recorder.helpers.arguments.fields import Argument, arguments_of, did_you_mean
 from overflow_recorder.helpers.distributed import rank_and_world_size
-from overflow_recorder.launch.environment_options import PREFIX, environment_options
 from overflow_recorder.launch.launching import CannotStartError, die_if_interrupted, run_module, run_script
 from overflow_recorder.launch.recorded_run import PROGRAM, RecordedRun, say
 from overflow_recorder.recorder_arguments import RecorderArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
+PREFIX: Final = "OVERFLOW_RECORD_"
 _USAGE: Final = f"{PROGRAM} [options] train.py [arguments]\n       {PROGRAM} [options] -m package [arguments]"
 _DESCRIPTION: Final = """\
 Run an unchanged training script with the recorder on. The model is the outermost module called that has trainable
@@ -42,7 +45,6 @@ examples:
 
 The exit code is the script's own; 1 if an inf/nan ended the script; 2 if the script did not start.
 """
-_BOOLEANS: Final = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 
 
 @dataclass
@@ -161,7 +163,7 @@ def _values_taken(parser: argparse.ArgumentParser, option: str, following: list[
     if action.nargs is None:
         return 1
     if action.nargs == "?":
-        return int(bool(following) and following[0].lower() in _BOOLEANS)
+        return int(bool(following) and following[0].lower() in (*TRUE_TEXTS, *FALSE_TEXTS))
     ends = (index for index, text in enumerate(following) if text.startswith("-") or _is_program(text))
     return next(ends, len(following))
 
@@ -179,6 +181,32 @@ def _parse(parser: DataclassArgumentParser, own: list[str]) -> tuple[LaunchArgum
     except ValueError as error:
         parser.error(str(error))
     return parsed[0], parsed[1]
+
+
+def environment_options(kinds: Iterable[type], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values that variables give to dataclasses' fields, by name; an empty variable is none.
+
+    The variable of a field ``max_bytes`` is ``OVERFLOW_RECORD_MAX_BYTES``. Its text is what would stand behind the
+    option: where that takes several values, they are split and quoted as a shell does.
+
+    Raises:
+        ValueError: A variable with the prefix is no field's, or its text is not of the field's type.
+    """
+    known = {f"{PREFIX}{argument.name.upper()}": argument for kind in kinds for argument in arguments_of(kind)}
+    given = {name: text for name, text in environment.items() if name.startswith(PREFIX) and text}
+    for name in given:
+        if name not in known:
+            raise ValueError(f"the environment variable {name} is no option's{did_you_mean(name, known)}")
+    return {known[name].name: _converted(name, known[name], text) for name, text in given.items()}
+
+
+def _converted(name: str, argument: Argument, text: str) -> Any:
+    label, converter = f"the environment variable {name}", argument.converter
+    try:
+        texts = [text] if converter.nargs is None else shlex.split(text)
+    except ValueError as error:  # a quotation is not closed
+        raise ValueError(f"{label}: {error}") from None
+    return argument.convert(converter.from_texts, texts, label)
 
 
 def _output(parser: argparse.ArgumentParser, output: Path, *, overwrite: bool) -> Path:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from overflow_recorder.launch.cli import LaunchArguments
-from overflow_recorder.launch.environment_options import environment_options
+from overflow_recorder.launch.cli import LaunchArguments, environment_options
 from overflow_recorder.recorder_arguments import RecorderArguments
 
 EVERY_OPTION = {

@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path, PurePath
@@ -16,8 +17,8 @@ from typing import Any, Final
 
 _SHOWN_LENGTH = 80
 _MOST_CHOICES_SHOWN = 12
-_TRUE_TEXTS = ("yes", "true", "t", "y", "1")
-_FALSE_TEXTS = ("no", "false", "f", "n", "0")
+TRUE_TEXTS = ("yes", "true", "t", "y", "1")
+FALSE_TEXTS = ("no", "false", "f", "n", "0")
 _NONE_TEXTS = ("None", "none", "null")
 _NUMBERS: Final[dict[Any, type]] = {int: numbers.Real, float: numbers.Real, complex: numbers.Complex}
 """A type of numbers -> the values that it may be made of."""
@@ -30,7 +31,7 @@ class ConversionError(ValueError):
 class Converter(ABC):
     """Makes values of one type, or raises ``ConversionError``; never returns another type's value."""
 
-    kind: type = object
+    kind: type
     """The runtime type of what it makes."""
     description: str
     """The type, as a message names it."""
@@ -77,68 +78,51 @@ class Converter(ABC):
 def refuse(value: object, description: str, hint: str = "") -> ConversionError:
     """Return the error that says what was wrong, the value shortened."""
     shown = repr(value)
-    if len(shown) > _SHOWN_LENGTH:
-        shown = f"{shown[:_SHOWN_LENGTH]}..."
+    shown = shown if len(shown) <= _SHOWN_LENGTH else f"{shown[:_SHOWN_LENGTH]}..."
     kind = "" if isinstance(value, str) else f" ({type(value).__name__})"
     return ConversionError(f"expected {description}, got {shown}{kind}{hint and '; ' + hint}")
 
 
+@dataclass(frozen=True, eq=False)
 class ScalarConverter(Converter):
-    """A single value. What its two functions raise is a refusal, whose reason is shown if ``explains``.
+    """A single value: one function makes it of a text, another of a value; what they raise is a refusal."""
 
-    Args:
-        kind: The type.
-        parse: Makes the value of a text.
-        make: Makes it of a value that is of one of the types ``takes``.
-        takes: ``kind`` where None.
-        explains: See above.
-        description: ``kind``'s name where None.
-        breadth: As in ``Converter``.
-        metavar: The same.
-        is_flag: The same.
-    """
-
-    def __init__(
-        self,
-        kind: type,
-        parse: Callable[[str], Any],
-        make: Callable[[Any], Any] = lambda value: value,
-        *,
-        takes: type | tuple[type, ...] | None = None,
-        explains: bool = True,
-        description: str | None = None,
-        breadth: int = 0,
-        metavar: str | None = None,
-        is_flag: bool = False,
-    ) -> None:
-        self.kind, self.description = kind, description or kind.__name__
-        self.breadth, self.metavar, self.is_flag = breadth, metavar, is_flag
-        self._text_to_value, self._value_to_value, self._takes, self._explains = parse, make, takes or kind, explains
+    kind: type
+    description: str
+    text_to_value: Callable[[str], Any]
+    value_to_value: Callable[[Any], Any] = lambda value: value
+    takes: type | tuple[type, ...] | None = None
+    """Types of the values that the second function is given; None for ``kind``."""
+    explains: bool = True
+    """Whether a refusal shows the reason that the function raised."""
+    breadth: int = 0
+    metavar: str | None = None
+    is_flag: bool = False
 
     def _parse(self, text: str) -> Any:
-        return self._made(self._text_to_value, text)
+        return self._made(self.text_to_value, text)
 
     def _take(self, value: Any) -> Any:
-        if not isinstance(value, self._takes):
+        if not isinstance(value, self.takes or self.kind):
             raise refuse(value, self.description)
-        return self._made(self._value_to_value, value)
+        return self._made(self.value_to_value, value)
 
     def _made(self, convert: Callable[[Any], Any], value: object) -> Any:
         try:
             return convert(value)
         except (TypeError, ValueError, ArithmeticError) as error:  # Decimal raises an ArithmeticError
-            raise refuse(value, self.description, str(error) if self._explains else "") from None
+            raise refuse(value, self.description, str(error) if self.explains else "") from None
 
 
 def path(kind: type) -> Converter:
     """A path class of pathlib; os.PathLike means Path."""
     kind = kind if issubclass(kind, PurePath) else Path
-    return ScalarConverter(kind, kind, kind, takes=os.PathLike, description="path", breadth=7, metavar="PATH")
+    return ScalarConverter(kind, "path", kind, kind, takes=os.PathLike, breadth=7, metavar="PATH")
 
 
 def instance(kind: type) -> Converter:
     """Any other class that one text makes: Decimal, UUID, Fraction, datetime (through fromisoformat)."""
-    return ScalarConverter(kind, getattr(kind, "fromisoformat", kind), breadth=6)
+    return ScalarConverter(kind, kind.__name__, getattr(kind, "fromisoformat", kind), breadth=6)
 
 
 def _number(kind: type[int | float | complex], value: Any) -> Any:
@@ -149,9 +133,9 @@ def _number(kind: type[int | float | complex], value: Any) -> Any:
 
 
 def _bool_of_text(text: str) -> bool:
-    if text.lower() not in (*_TRUE_TEXTS, *_FALSE_TEXTS):
+    if text.lower() not in (*TRUE_TEXTS, *FALSE_TEXTS):
         raise ValueError("yes/no, true/false, t/f, y/n or 1/0")
-    return text.lower() in _TRUE_TEXTS
+    return text.lower() in TRUE_TEXTS
 
 
 def _text(value: object) -> str:
@@ -166,9 +150,9 @@ def _none_of_text(text: str) -> None:
         raise ValueError
 
 
-ANYTHING: Final = ScalarConverter(object, str, description="anything", breadth=9)
+ANYTHING: Final = ScalarConverter(object, "anything", str, breadth=9)
 """Texts stay texts, values what they are."""
-_NONE: Final = ScalarConverter(NoneType, _none_of_text, description="None", breadth=10)
+_NONE: Final = ScalarConverter(NoneType, "None", _none_of_text, breadth=10)
 
 SCALARS: Final[dict[object, Converter]] = {
     Any: ANYTHING,
@@ -176,16 +160,18 @@ SCALARS: Final[dict[object, Converter]] = {
     None: _NONE,
     NoneType: _NONE,
     bool: ScalarConverter(
-        bool, _bool_of_text, lambda value: bool((0, 1).index(value)), takes=int, breadth=4, is_flag=True
+        bool, "bool", _bool_of_text, lambda value: bool((0, 1).index(value)), takes=int, breadth=4, is_flag=True
     ),
-    str: ScalarConverter(str, str, _text, takes=object, breadth=9),
+    str: ScalarConverter(str, "str", str, _text, takes=object, breadth=9),
     **{
-        kind: ScalarConverter(kind, kind, partial(_number, kind), takes=takes, breadth=breadth, explains=False)
+        kind: ScalarConverter(
+            kind, kind.__name__, kind, partial(_number, kind), takes=takes, breadth=breadth, explains=False
+        )
         for breadth, (kind, takes) in enumerate(_NUMBERS.items(), 1)
     },
     **{
-        kind: ScalarConverter(kind, partial(kind, encoding="utf-8"), kind, takes=(bytes, bytearray), breadth=8)
-        for kind in (bytes, bytearray)
+        kind: ScalarConverter(kind, name, partial(kind, encoding="utf-8"), kind, takes=(bytes, bytearray), breadth=8)
+        for kind, name in ((bytes, "bytes"), (bytearray, "bytearray"))
     },
 }
 """Those of types that stand for themselves."""
@@ -193,6 +179,8 @@ SCALARS: Final[dict[object, Converter]] = {
 
 class ChoiceConverter(Converter):
     """One of a Literal's values or an Enum's members: itself, its value, that value's text, or a member's name."""
+
+    kind = object
 
     def __init__(self, values: Collection[object], members: Mapping[str, Enum] | None = None, name: str = "") -> None:
         self.values = values
@@ -320,6 +308,8 @@ class MappingConverter(JsonConverter):
 
 class UnionConverter(Converter):
     """Several types. A text: members that take few texts are tried first, so str comes last. A value: its own type."""
+
+    kind = object
 
     def __init__(self, members: Sequence[Converter]) -> None:
         self._members = sorted(members, key=lambda member: member.breadth)
