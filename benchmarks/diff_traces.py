@@ -23,7 +23,7 @@ from tabulate import tabulate
 
 from benchmarks.first_nonfinite import FRAMES_A_BATCH, ROWS_A_FRAME, best, rows_of
 from overflow_analyzer import EndInfo, RunInfo
-from overflow_analyzer.format.columns import RUN_FILE
+from overflow_analyzer.format.files import RUN_FILE
 from overflow_recorder.storage.sealing import encode_part, write_whole
 
 if TYPE_CHECKING:

@@ -7,27 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from overflow_analyzer.format.columns import (
-    FORMAT_VERSION,
-    KINDS,
-    NAMES_FILE,
-    PHASES,
-    PRESENT_COUNTS,
-    PRESENT_EXTREMA,
-    PRESENT_FINITE,
-    PRESENT_FULL,
-    PRESENT_MEANS,
-    PRESENT_SHAPE,
-    RING_CHECKED,
-    RING_FILE,
+from overflow_analyzer.format.columns import BY_NAME, FORMAT_VERSION, columns_of
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
+from overflow_analyzer.format.names import encode_name
+from overflow_analyzer.format.ring_layout import (
+    PRESENT,
+    RING_CHECKED_OFFSET,
     RING_HEADER,
     RING_HEADER_SIZE,
     RING_MAGIC,
     RING_ROW,
-    ROLES,
-    RUN_FILE,
 )
-from overflow_analyzer.format.names import encode_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,20 +27,6 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.format.frames import Entry, Frame
     from overflow_analyzer.format.run_info import RunInfo
-
-_PRESENT = {
-    "abs_min": PRESENT_EXTREMA,
-    "abs_max": PRESENT_EXTREMA,
-    "finite_abs_max": PRESENT_FINITE,
-    "nan_count": PRESENT_COUNTS,
-    "posinf_count": PRESENT_COUNTS,
-    "neginf_count": PRESENT_COUNTS,
-    "zero_count": PRESENT_FULL,
-    "subnormal_count": PRESENT_FULL,
-    "abs_mean": PRESENT_MEANS,
-    "rms": PRESENT_MEANS,
-}
-_OF_FRAME = ("batch_number", "frame_number", "frame_in_batch", "call_index", "optimizer_step", "time_ns")
 
 
 class Ring:
@@ -78,33 +54,31 @@ class Ring:
             self.header["published"] += len(frame.entries)
         return self
 
-    def _position(self, name: str | None) -> int:
-        name = name or ""
+    def _position(self, name: str) -> int:
         if name not in self.names:
             self.names.append(name)
         return self.names.index(name)
 
     def _row(self, frame: Frame, entry: Entry, position: int, number: int, *, kept: bool) -> Any:
         row = np.zeros((), RING_ROW)
-        for name in _OF_FRAME:
-            row[name] = getattr(frame, name)
         row["row_number"], row["row_in_frame"], row["rows_in_frame"] = number, position, len(frame.entries)
-        row["phase"], row["role"] = PHASES.index(frame.phase), ROLES.index(entry.role)
-        row["kind"], row["numel"], row["kept"] = KINDS.index(entry.kind), entry.numel, kept
-        for name, owner in (("module_name", frame), ("module_class", frame), ("context", entry)):
-            row[name] = self._position(getattr(owner, name))
-        for name in ("dtype", "device", "layout", "note"):
-            row[name] = self._position(getattr(entry, name))
-        for name, bit in _PRESENT.items():
-            value = getattr(entry, name)
-            if value is not None:
-                row["present"] |= bit
-                row[name] = value
-        if entry.shape is not None:
-            row["present"] |= PRESENT_SHAPE
-            row["dimensions"] = len(entry.shape)
-            row["shape"][: len(entry.shape)] = entry.shape
+        row["kept"] = kept
+        for owner, names in ((frame, columns_of("frame")), (entry, columns_of("entry", "tensor", "figure"))):
+            for name in names:
+                self._fill(row, name, getattr(owner, name))
         return seal_row(row)
+
+    def _fill(self, row: Any, name: str, value: Any) -> None:
+        if BY_NAME[name].codes:
+            row[name] = BY_NAME[name].codes.index(value)
+        elif isinstance(value, str):
+            row[name] = self._position(value)
+        elif value is not None:
+            row["present"] |= PRESENT.get(name, 0)
+            if name == "shape":
+                row["dimensions"], row["shape"][: len(value)] = len(value), value
+            else:
+                row[name] = value
 
     def save(self, directory: Path) -> None:
         """Write the ring and its names."""
@@ -117,7 +91,7 @@ class Ring:
 
 def seal_row(row: Any) -> Any:
     """Give a row the checksum of its bytes."""
-    row["checksum"] = zlib.crc32(row.tobytes()[RING_CHECKED])
+    row["checksum"] = zlib.crc32(row.tobytes()[RING_CHECKED_OFFSET:])
     return row
 
 

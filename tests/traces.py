@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
+from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.format.frames import Entry, Frame
 from overflow_analyzer.format.parts import open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo, RunInfo

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overflow_analyzer.errors import DamagedTraceError
-from overflow_analyzer.format.columns import NAMES_FILE, RING_END_OFFSET, RING_FILE, RING_HEADER_SIZE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
+from overflow_analyzer.format.ring_layout import RING_END_OFFSET, RING_HEADER_SIZE
 from overflow_analyzer.trace.opening import open_trace
 from tests.windows import copy_as_killed, make_storage, publish, read_left
 

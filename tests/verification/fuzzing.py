@@ -16,16 +16,10 @@ import pyarrow.parquet as pq
 
 from overflow_analyzer.cli import main
 from overflow_analyzer.convert.compact import compact_trace
-from overflow_analyzer.format.columns import (
-    METADATA_PART_KEY,
-    METADATA_RUNS_KEY,
-    METADATA_VERSION_KEY,
-    RING_HEADER,
-    RING_HEADER_SIZE,
-    RING_ROW,
-)
 from overflow_analyzer.format.frames import Entry
 from overflow_analyzer.format.names import encode_name
+from overflow_analyzer.format.parts import METADATA_PART_KEY, METADATA_RUNS_KEY, METADATA_VERSION_KEY
+from overflow_analyzer.format.ring_layout import RING_HEADER, RING_HEADER_SIZE, RING_ROW
 from overflow_analyzer.trace.opening import open_trace
 from tests.rings import Ring, seal_row
 from tests.traces import RUN, frame, tensor, write_trace
@@ -237,7 +231,7 @@ class Forger:
     def _forge_rows(self, path: Path) -> None:
         """Change fields of rows and give them a checksum that agrees."""
         data = path.read_bytes()
-        rows = np.frombuffer(data[RING_HEADER_SIZE:], RING_ROW).copy()
+        rows = np.frombuffer(bytearray(data[RING_HEADER_SIZE:]), RING_ROW)
         for _ in range(self.random.randint(1, 6)):
             row = rows[self.random.randrange(len(rows))]
             name = self.random.choice(RING_ROW.names or ())

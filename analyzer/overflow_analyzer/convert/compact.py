@@ -15,8 +15,8 @@ import pyarrow as pa
 from overflow_analyzer.convert.outputs import new_file
 from overflow_analyzer.format.arrow_arrays import number_array
 from overflow_analyzer.format.column_arrays import numbers
-from overflow_analyzer.format.columns import METADATA_PART_KEY, RANK_FIELD, SCHEMA, SINGLE_FILE_SCHEMA
-from overflow_analyzer.format.parts import open_part_writer, part_metadata
+from overflow_analyzer.format.columns import RANK_FIELD, SCHEMA, SINGLE_FILE_SCHEMA
+from overflow_analyzer.format.parts import METADATA_PART_KEY, open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_analyzer.trace.gaps import KeptBuilder
 

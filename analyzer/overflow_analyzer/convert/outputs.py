@@ -7,8 +7,7 @@ import os
 from typing import IO, TYPE_CHECKING, Final
 
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.format.columns import PART_PREFIX, RING_FILE, RUN_FILE
-from overflow_analyzer.format.files import whole_file
+from overflow_analyzer.format.files import PART_PREFIX, RING_FILE, RUN_FILE, whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.convert.outputs import OutputError, refuse_traces
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.format.columns import PHASES
+from overflow_analyzer.format.columns import COLUMNS, COUNT_COLUMNS, PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_FIGURES: Final = ("abs_min", "abs_max", "zero_count", "subnormal_count", "abs_mean", "rms")
-_COUNTS: Final = ("nan_count", "posinf_count", "neginf_count")
+_FIGURES: Final = tuple(column.name for column in COLUMNS if column.plotted)
 _OTHER_PHASE: Final = "other"  # a directory's name is never taken from the trace
 _KEPT: Final = re.compile(r"[^-/\w.]+", re.ASCII)
 
@@ -118,7 +117,7 @@ def _scalars(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
     for figure in _FIGURES:
         if row[figure] is not None:
             yield figure, row[figure]
-    nonfinite = sum(row[count] or 0 for count in _COUNTS)
+    nonfinite = sum(row[count] or 0 for count in COUNT_COLUMNS)
     if nonfinite:
         yield "nonfinite", nonfinite
 

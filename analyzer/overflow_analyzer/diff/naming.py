@@ -13,6 +13,7 @@ from overflow_analyzer.diff.model import (
     OnlyIn,
     StructureDifference,
 )
+from overflow_analyzer.format.columns import COUNT_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -94,10 +95,8 @@ class Naming:
 
     @staticmethod
     def _nonfinite_side(pair: PairedRow) -> Any:
-        counts = ("nan_count", "posinf_count", "neginf_count")
-        return (
-            "a" if sum(max(0, pair.a[name]) for name in counts) > sum(max(0, pair.b[name]) for name in counts) else "b"
-        )
+        a, b = (sum(max(0, row[name]) for name in COUNT_COLUMNS) for row in (pair.a, pair.b))
+        return "a" if a > b else "b"
 
     def figure(self, pair: PairedRow) -> FigureDifference:
         """Return what of a pair differs most."""

@@ -1,13 +1,13 @@
-"""The trace contract, format version 1: columns, names, the ring's row layout. Both sides use the names spelled here.
+"""The trace contract, format version 1: the table of columns, from which all that holds columns follows.
 
 ``docs/trace-format.md`` describes the same for a reader in another language.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
-import numpy as np
 import pyarrow as pa
 
 FORMAT_VERSION: Final = 1
@@ -41,131 +41,125 @@ ROLES: Final[tuple[Role, ...]] = (
 PHASES: Final[tuple[Phase, ...]] = ("train", "eval", "recompute", "backward", "manual")
 KINDS: Final[tuple[Kind, ...]] = ("tensor", "none", "other")
 
-# --- the Parquet parts
+MAX_DIMENSIONS: Final = 8
+"""Of a shape in the ring."""
+NAME_SLOT: Final = "<u4"
+"""A position in the ring's names; 0, the empty name, is null."""
 
-_name = pa.dictionary(pa.int32(), pa.string())
+_NAME: Final = pa.dictionary(pa.int32(), pa.string())
+_COUNT, _SMALL_COUNT, _FIGURE, _SHAPE = pa.int64(), pa.int32(), pa.float64(), pa.list_(pa.int64())
 
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the trace."""
+
+    name: str
+    type: pa.DataType
+    of: Literal["frame", "entry", "tensor", "figure"]
+    """What a value belongs to: a frame, one of its entries, the entry's tensor, or that tensor's numbers."""
+    meaning: str
+    """One line of documentation, in Markdown."""
+    nullable: bool = False
+    codes: tuple[str, ...] = ()
+    """The only names that occur, if they are few: the ring holds their positions."""
+    repeated: bool = False
+    """Whether an integer has few distinct values in a row group; else it differs little from row to row."""
+    compared: int | None = None
+    """Whether ``diff`` compares it: a place in the order in which it names what differs most. Of integers, every
+    difference counts; floats have a tolerance."""
+    plotted: bool = False
+    """Whether ``export`` sends it to TensorBoard."""
+
+    @property
+    def slot(self) -> str:
+        """How numpy calls its type in a row of the ring."""
+        if pa.types.is_dictionary(self.type):
+            return "u1" if self.codes else NAME_SLOT
+        if pa.types.is_list(self.type):
+            return f"({MAX_DIMENSIONS},)<i8"
+        return {_COUNT: "<i8", _SMALL_COUNT: "<i4", _FIGURE: "<f8"}[self.type]
+
+    @property
+    def encoding(self) -> Literal["RLE_DICTIONARY", "BYTE_STREAM_SPLIT", "DELTA_BINARY_PACKED"]:
+        """How Parquet pages hold it.
+
+        Figures of 16- and 32-bit tensors have zeros in the low bytes of a double: split by byte they all but vanish.
+        """
+        if pa.types.is_floating(self.type):
+            return "BYTE_STREAM_SPLIT"
+        return "DELTA_BINARY_PACKED" if pa.types.is_integer(self.type) and not self.repeated else "RLE_DICTIONARY"
+
+
+# New columns come last, and nullable: then traces with and without them are read alike.
+COLUMNS: Final = (
+    Column("batch_number", _COUNT, "frame", "0-based"),
+    Column(
+        "frame_number", _COUNT, "frame",
+        "position in this rank's run, from 0, never reused: gaps show what was not kept",
+    ),
+    Column("frame_in_batch", _SMALL_COUNT, "frame", "position among the batch's frames, 0 for the first"),
+    Column("call_index", _SMALL_COUNT, "frame", "n-th call of this module in this batch", repeated=True),
+    Column("module_name", _NAME, "frame", "as `named_modules()` gives it; empty for the root"),
+    Column("module_class", _NAME, "frame", "the class's name"),
+    Column("phase", _NAME, "frame", f"one of {', '.join(PHASES)}", codes=PHASES),
+    Column("role", _NAME, "entry", f"one of {', '.join(ROLES)}", codes=ROLES),
+    Column("context", _NAME, "entry", "what the report prints: `weight`, `input[0]`, `output[logits]`"),
+    Column("kind", _NAME, "entry", f"one of {', '.join(KINDS)}", codes=KINDS),
+    Column("dtype", _NAME, "tensor", "torch's name without `torch.`; null if not a tensor", nullable=True),
+    Column("device", _NAME, "tensor", "torch's name; null if not a tensor", nullable=True),
+    Column("layout", _NAME, "tensor", "torch's name without `torch.`; null if not a tensor", nullable=True),
+    Column("shape", _SHAPE, "tensor", "null if not a tensor", nullable=True),
+    Column("numel", _COUNT, "tensor", "elements that the figures speak of; 0 if not a tensor", repeated=True),
+    Column(
+        "abs_min", _FIGURE, "figure",
+        "of all elements, as torch's `abs().min()`: nan and inf included; null if empty or unknown",
+        nullable=True, compared=3, plotted=True,
+    ),
+    Column("abs_max", _FIGURE, "figure", "the same with `max`", nullable=True, compared=1, plotted=True),
+    Column(
+        "finite_abs_max", _FIGURE, "figure", "of the finite elements; null if there is none", nullable=True, compared=2,
+    ),
+    Column(
+        "nan_count", _COUNT, "figure", "null where values cannot be had (meta, fake); 0 if not a tensor",
+        nullable=True, repeated=True, compared=6,
+    ),
+    Column("posinf_count", _COUNT, "figure", "as nan_count", nullable=True, repeated=True, compared=7),
+    Column("neginf_count", _COUNT, "figure", "as nan_count", nullable=True, repeated=True, compared=8),
+    Column(
+        "zero_count", _COUNT, "figure", '`statistics="full"` only, else null',
+        nullable=True, repeated=True, compared=9, plotted=True,
+    ),
+    Column(
+        "subnormal_count", _COUNT, "figure", '`statistics="full"` only, else null',
+        nullable=True, repeated=True, plotted=True,
+    ),
+    Column(
+        "abs_mean", _FIGURE, "figure", 'finite elements, `statistics="full"` only',
+        nullable=True, compared=4, plotted=True,
+    ),
+    Column(
+        "rms", _FIGURE, "figure", 'finite elements, `statistics="full"` only',
+        nullable=True, compared=5, plotted=True,
+    ),
+    Column(
+        "note", _NAME, "tensor",
+        "what else is to be said, parts separated by `; `; `ignored` marks an intended infinity",
+        nullable=True,
+    ),
+    Column("optimizer_step", _COUNT, "frame", "optimizer steps taken before this frame"),
+    Column("time_ns", _COUNT, "frame", "wall clock, nanoseconds since 1970"),
+)  # fmt: skip
+BY_NAME: Final = {column.name: column for column in COLUMNS}
 COUNT_COLUMNS: Final = ("nan_count", "posinf_count", "neginf_count")
-FULL_STATISTICS_COLUMNS: Final = ("zero_count", "subnormal_count", "abs_mean", "rms")
+"""What proves a tensor finite."""
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("batch_number", pa.int64(), nullable=False),
-        pa.field("frame_number", pa.int64(), nullable=False),
-        pa.field("frame_in_batch", pa.int32(), nullable=False),
-        pa.field("call_index", pa.int32(), nullable=False),
-        pa.field("module_name", _name, nullable=False),
-        pa.field("module_class", _name, nullable=False),
-        pa.field("phase", _name, nullable=False),
-        pa.field("role", _name, nullable=False),
-        pa.field("context", _name, nullable=False),
-        pa.field("kind", _name, nullable=False),
-        pa.field("dtype", _name),
-        pa.field("device", _name),
-        pa.field("layout", _name),
-        pa.field("shape", pa.list_(pa.int64())),
-        pa.field("numel", pa.int64(), nullable=False),
-        pa.field("abs_min", pa.float64()),
-        pa.field("abs_max", pa.float64()),
-        pa.field("finite_abs_max", pa.float64()),
-        pa.field("nan_count", pa.int64()),
-        pa.field("posinf_count", pa.int64()),
-        pa.field("neginf_count", pa.int64()),
-        pa.field("zero_count", pa.int64()),
-        pa.field("subnormal_count", pa.int64()),
-        pa.field("abs_mean", pa.float64()),
-        pa.field("rms", pa.float64()),
-        pa.field("note", _name),
-        pa.field("optimizer_step", pa.int64(), nullable=False),
-        pa.field("time_ns", pa.int64(), nullable=False),
-    ]
-)
+SCHEMA: Final = pa.schema([pa.field(column.name, column.type, nullable=column.nullable) for column in COLUMNS])
 RANK_FIELD: Final = pa.field("rank", pa.int32(), nullable=False)
+"""In a file of several ranks; else the directory says the rank."""
 SINGLE_FILE_SCHEMA: Final = SCHEMA.append(RANK_FIELD)
 
-NAME_COLUMNS: Final = ("module_name", "module_class", "context", "dtype", "device", "layout", "note")
 
-METADATA_VERSION_KEY: Final = b"overflow_trace.format_version"
-METADATA_RUNS_KEY: Final = b"overflow_trace.runs"  # a JSON list with the RunInfo of each rank in the file
-METADATA_PART_KEY: Final = b"overflow_trace.part"  # a JSON object: {"frames": int}
-
-PART_PREFIX: Final = "part-"
-RUN_FILE: Final = "_run.json"
-RING_FILE: Final = "_window.ring"
-NAMES_FILE: Final = "_window.names"
-
-# --- the ring
-
-RING_MAGIC: Final = b"OVFRING1"
-RING_HEADER_SIZE: Final = 4096
-RING_MAX_DIMENSIONS: Final = 8
-RING_MAX_FRAME_ROWS: Final = 1000  # and at most a quarter of the ring
-RING_HEADER: Final = np.dtype(
-    {
-        "names": ["magic", "format_version", "row_size", "capacity", "window_frames", "published", "dropped_frames"],
-        "formats": ["S8", "<u4", "<u4", "<u8", "<u8", "<u8", "<u8"],
-        "offsets": [0, 8, 12, 16, 24, 64, 72],
-        "itemsize": RING_HEADER_SIZE,
-    }
-)
-RING_PUBLISHED_OFFSET: Final = 64
-RING_DROPPED_OFFSET: Final = 72
-RING_END_OFFSET: Final = 128  # how the run ended: one entry as in the names file, JSON of EndInfo; zeros while it lives
-
-# Bits of ``present``: which of the nullable figures a row has.
-PRESENT_SHAPE: Final = 1
-PRESENT_EXTREMA: Final = 2
-PRESENT_FINITE: Final = 4
-PRESENT_COUNTS: Final = 8
-PRESENT_FULL: Final = 16
-PRESENT_MEANS: Final = 32
-
-# One row, 256 bytes: a power of two, so that no row lies across two pages and a torn page never mixes two rows.
-RING_ROW: Final = np.dtype(
-    [
-        ("checksum", "<u4"),  # CRC-32 of the bytes RING_CHECKED
-        ("kind", "u1"),
-        ("role", "u1"),
-        ("phase", "u1"),
-        ("dimensions", "u1"),
-        ("row_number", "<u8"),  # position in the run, from 0: row r lies in slot r % capacity
-        ("batch_number", "<i8"),
-        ("frame_number", "<i8"),
-        ("optimizer_step", "<i8"),
-        ("time_ns", "<i8"),
-        ("numel", "<i8"),
-        ("nan_count", "<i8"),
-        ("posinf_count", "<i8"),
-        ("neginf_count", "<i8"),
-        ("zero_count", "<i8"),
-        ("subnormal_count", "<i8"),
-        ("abs_min", "<f8"),
-        ("abs_max", "<f8"),
-        ("finite_abs_max", "<f8"),
-        ("abs_mean", "<f8"),
-        ("rms", "<f8"),
-        ("call_index", "<i4"),
-        ("frame_in_batch", "<i4"),
-        ("module_name", "<u4"),  # from here to note: positions in the names file, 0 is the empty name
-        ("module_class", "<u4"),
-        ("context", "<u4"),
-        ("dtype", "<u4"),
-        ("device", "<u4"),
-        ("layout", "<u4"),
-        ("note", "<u4"),
-        ("row_in_frame", "<u2"),
-        ("rows_in_frame", "<u2"),
-        ("present", "<u4"),
-        ("reserved", "<u4"),
-        ("shape", "<i8", (RING_MAX_DIMENSIONS,)),
-        ("kept", "u1"),  # 1: to be sealed into a part; outside the checksum, because it is set later
-        ("padding", "V7"),
-    ]
-)
-RING_CHECKED: Final = slice(4, 248)
-RING_KEPT_OFFSET: Final = 248
-# The checked part of a row for the struct module, in three pieces: what is the same wherever one tensor appears (its
-# figures, its names, its shape) is packed once and put into each row as bytes.
-RING_FIGURES_FORMAT: Final = "<6q5d"  # numel ... rms
-RING_DESCRIPTION_FORMAT: Final = "<4I"  # dtype, device, layout, note
-RING_ROW_FORMAT: Final = "<4B5q88s2i3I16s2H2I64s"  # kind ... shape
+def columns_of(*kinds: str) -> tuple[str, ...]:
+    """Return the names of the columns that belong to such things, in order."""
+    return tuple(column.name for column in COLUMNS if column.of in kinds)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+PART_PREFIX: Final = "part-"
+RUN_FILE: Final = "_run.json"
+RING_FILE: Final = "_window.ring"
+NAMES_FILE: Final = "_window.names"
+
 # Opening a pipe would wait for its writer; a platform that has no such flag has no such pipes.
 _AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

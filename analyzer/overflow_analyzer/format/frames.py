@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from overflow_analyzer.format.columns import columns_of
 from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class Frame:
         return tuple(entry for entry in self.entries if entry.nonfinite)
 
 
-_FRAME_FIELDS = tuple(name for name in Frame.__dataclass_fields__ if name != "entries")
-_ENTRY_FIELDS = tuple(Entry.__dataclass_fields__)
+_FRAME_FIELDS = columns_of("frame")
+_ENTRY_FIELDS = columns_of("entry", "tensor", "figure")
 _ROWS_AT_ONCE = 4096
 
 

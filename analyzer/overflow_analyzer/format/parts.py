@@ -12,15 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
-from overflow_analyzer.format.columns import (
-    COUNT_COLUMNS,
-    FORMAT_VERSION,
-    METADATA_PART_KEY,
-    METADATA_RUNS_KEY,
-    METADATA_VERSION_KEY,
-    RANK_FIELD,
-    SCHEMA,
-)
+from overflow_analyzer.format.columns import COLUMNS, COUNT_COLUMNS, FORMAT_VERSION, RANK_FIELD, SCHEMA, Column
 from overflow_analyzer.format.files import open_arrow
 from overflow_analyzer.format.footer_bounds import Bounds, Leaf, read_bounds
 from overflow_analyzer.format.run_info import RunInfo, check_format_version
@@ -33,6 +25,10 @@ if TYPE_CHECKING:
     _State = tuple[Path, int, int, int]
 
 
+METADATA_VERSION_KEY: Final = b"overflow_trace.format_version"
+METADATA_RUNS_KEY: Final = b"overflow_trace.runs"  # a JSON list with the RunInfo of each rank in the file
+METADATA_PART_KEY: Final = b"overflow_trace.part"  # a JSON object: {"frames": int}
+
 _MOST_ROWS: Final = 1 << 22  # of a row group; recorders and compacting stay below a quarter of it
 _MOST_BYTES: Final = 1 << 32
 _ROWS_STREAMED: Final = 1 << 15
@@ -41,19 +37,11 @@ _VERSION_DIGITS: Final = 18
 _UNBOUNDED: Final = (-(2**63), 2**63 - 1)
 _FOOTER_TAIL: Final = 8  # bytes at the end of a file: the footer's length and PAR1
 
-_DOUBLES: Final = ("abs_min", "abs_max", "finite_abs_max", "abs_mean", "rms")
-_NAMES: Final = tuple(field.name for field in SCHEMA if pa.types.is_dictionary(field.type))
-# Of these a row group has few distinct values; the other integers differ little from row to row.
-_REPEATED: Final = (*COUNT_COLUMNS, "zero_count", "subnormal_count", "numel", "call_index")
-_COUNTERS: Final = tuple(
-    field.name for field in [*SCHEMA, RANK_FIELD] if pa.types.is_integer(field.type) and field.name not in _REPEATED
-)
+_RANK: Final = Column(RANK_FIELD.name, RANK_FIELD.type, "frame", "which rank a row is of")
+_KNOWN: Final = {column.name: column for column in (*COLUMNS, _RANK)}
 _WRITER_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 3,
-    "use_dictionary": [*_NAMES, *_REPEATED, "shape.list.element"],
-    # Figures of 16- and 32-bit tensors have zeros in the low bytes of a double: split by byte they all but vanish.
-    "column_encoding": dict.fromkeys(_DOUBLES, "BYTE_STREAM_SPLIT") | dict.fromkeys(_COUNTERS, "DELTA_BINARY_PACKED"),
     "write_statistics": True,
     "write_page_checksum": True,  # so that a page which a power cut spoilt is told from one that was written
     "store_schema": True,
@@ -76,6 +64,8 @@ class RowGroup:
     last_rank: int | None
     finite: bool
     """Whether the statistics of the three counts prove that no element is inf or nan."""
+    missing: frozenset[str] = frozenset()
+    """Nullable columns that the file does not have: all of their values are null."""
     may_vanish: bool = False
     """Whether a living run's ``max_bytes`` may remove the file: a group whose file is gone has no rows then."""
 
@@ -92,6 +82,8 @@ class Footer:
     runs: tuple[RunInfo, ...]
     """One a rank; empty in a file that another tool rewrote."""
     row_groups: tuple[RowGroup, ...]
+    unknown_columns: tuple[str, ...] = ()
+    """Columns of the file that are not in the table here: they are not read."""
 
 
 def part_metadata(runs: Iterable[RunInfo], frames: int) -> dict[bytes, bytes]:
@@ -105,9 +97,15 @@ def part_metadata(runs: Iterable[RunInfo], frames: int) -> dict[bytes, bytes]:
 
 def open_part_writer(sink: Any, schema: pa.Schema, metadata: dict[bytes, bytes]) -> pq.ParquetWriter:
     """Return a Parquet writer with the trace's encodings; ``add_key_value_metadata`` can complete the footer."""
-    columns = set(schema.names)
-    encodings = {name: encoding for name, encoding in _WRITER_OPTIONS["column_encoding"].items() if name in columns}
-    return pq.ParquetWriter(sink, schema.with_metadata(metadata), **{**_WRITER_OPTIONS, "column_encoding": encodings})
+    encodings = {name: _KNOWN[name].encoding for name in schema.names}
+    by_dictionary = [name for name, encoding in encodings.items() if encoding == "RLE_DICTIONARY"]
+    return pq.ParquetWriter(
+        sink,
+        schema.with_metadata(metadata),
+        use_dictionary=["shape.list.element" if name == "shape" else name for name in by_dictionary],
+        column_encoding={name: encodings[name] for name in schema.names if name not in by_dictionary},
+        **_WRITER_OPTIONS,
+    )
 
 
 def read_footer(path: Path) -> Footer:
@@ -131,10 +129,11 @@ def read_footer(path: Path) -> Footer:
             raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
     if METADATA_VERSION_KEY in keys:
         check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
-    _check_columns(schema, path)
-    ranks = _UNBOUNDED if RANK_FIELD.name in schema.names else (None, None)
-    row_groups = tuple(_row_group(path, metadata, index, some, ranks) for index, some in enumerate(bounds))
-    return Footer(path, size, metadata.num_rows, _frames(keys), _runs(keys, path), row_groups)
+    missing = _missing_columns(schema, path)
+    ranks = {RANK_FIELD.name: _UNBOUNDED} if RANK_FIELD.name in schema.names else {}
+    row_groups = tuple(_row_group(path, metadata, index, ranks | some, missing) for index, some in enumerate(bounds))
+    unknown = tuple(name for name in schema.names if name not in _KNOWN)
+    return Footer(path, size, metadata.num_rows, _frames(keys), _runs(keys, path), row_groups, unknown)
 
 
 def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.Table:
@@ -152,15 +151,17 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
         if file is None:
             return pa.Table.from_batches([], _contract(names))
         # Of so few rows a column is read sooner than another thread is woken.
-        return _in_contract(file.read_row_group(group.index, columns=names, use_threads=False), names)
+        table = file.read_row_group(group.index, columns=_to_read(names, group), use_threads=False)
+        return _in_contract(table, names)
 
 
 def stream_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield a row group in pieces, so that memory does not grow with it; the rest as ``read_row_group``."""
     names = SCHEMA.names if columns is None else list(columns)
     with _opened(group, buffer_size=_STREAM_BUFFER, pre_buffer=False) as file:
-        batches = () if file is None else file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=names)
-        for batch in batches:
+        if file is None:
+            return
+        for batch in file.iter_batches(_ROWS_STREAMED, row_groups=[group.index], columns=_to_read(names, group)):
             yield _in_contract(pa.Table.from_batches([batch]), names)
 
 
@@ -217,8 +218,18 @@ def _contract(names: list[str]) -> pa.Schema:
     return pa.schema([RANK_FIELD if name == RANK_FIELD.name else SCHEMA.field(name) for name in names])
 
 
+def _to_read(names: Sequence[str], group: RowGroup) -> list[str]:
+    """Return the columns to read of a file: at least one, which tells how many rows there are."""
+    return [name for name in names if name not in group.missing] or ["frame_number"]
+
+
 def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
-    table, wanted = table.select(names), _contract(names)
+    """Return columns in the contract's types, those that are not there as nulls."""
+    wanted, there = _contract(names), set(table.column_names)
+    table = table.select([name for name in names if name in there])
+    for position, field in enumerate(wanted):
+        if field.name not in there:
+            table = table.add_column(position, field, pa.nulls(table.num_rows, field.type))
     return _checked(table if table.schema.equals(wanted) else table.cast(wanted))
 
 
@@ -261,10 +272,13 @@ def _frames(keys: dict[bytes, bytes]) -> int | None:
     return frames if type(frames) is int and frames >= 0 else None
 
 
-def _check_columns(schema: pa.Schema, path: Path) -> None:
-    missing = [field.name for field in SCHEMA if field.name not in schema.names]
-    if missing:
-        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(missing[:3])}")
+def _missing_columns(schema: pa.Schema, path: Path) -> frozenset[str]:
+    """Return the columns that a file does not have and need not have."""
+    missing = [column for column in COLUMNS if column.name not in schema.names]
+    needed = [column.name for column in missing if not column.nullable]
+    if needed:
+        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(needed[:3])}")
+    return frozenset(column.name for column in missing)
 
 
 def _footer_bytes(source: pa.NativeFile, size: int) -> bytes:
@@ -289,7 +303,7 @@ def _leaves(columns: pq.ParquetSchema, schema: pa.Schema) -> tuple[Leaf, ...]:
 
 
 def _row_group(
-    path: Path, metadata: pq.FileMetaData, index: int, bounds: dict[str, Bounds], ranks: tuple[int | None, int | None]
+    path: Path, metadata: pq.FileMetaData, index: int, bounds: dict[str, Bounds], missing: frozenset[str]
 ) -> RowGroup:
     """Describe a row group.
 
@@ -303,10 +317,10 @@ def _row_group(
             f"should hold in memory ({_MOST_ROWS} rows, {_MOST_BYTES} bytes)"
         )
     frames, batches = bounds.get("frame_number", _UNBOUNDED), bounds.get("batch_number", _UNBOUNDED)
-    ranks = bounds.get("rank", ranks)
+    ranks: tuple[int | None, int | None] = bounds.get(RANK_FIELD.name, (None, None))
     # Statistics leave out nulls: a null count is a tensor whose values nobody had, which proves nothing either way.
     finite = all(name in bounds and bounds[name][1] == 0 for name in COUNT_COLUMNS)
-    return RowGroup(path, index, rows, *frames, *batches, *ranks, finite=finite)
+    return RowGroup(path, index, rows, *frames, *batches, *ranks, finite=finite, missing=missing)
 
 
 def _first_line(error: BaseException) -> str:

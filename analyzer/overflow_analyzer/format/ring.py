@@ -14,29 +14,21 @@ import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.format.arrow_arrays import bit_array, number_array, text_array
-from overflow_analyzer.format.columns import (
-    KINDS,
-    PHASES,
-    PRESENT_COUNTS,
-    PRESENT_EXTREMA,
-    PRESENT_FINITE,
-    PRESENT_FULL,
-    PRESENT_MEANS,
-    PRESENT_SHAPE,
-    RING_CHECKED,
+from overflow_analyzer.format.columns import BY_NAME, COLUMNS, MAX_DIMENSIONS, SCHEMA, Column
+from overflow_analyzer.format.files import open_regular, read_regular
+from overflow_analyzer.format.names import read_names
+from overflow_analyzer.format.ring_layout import (
+    PRESENT,
+    RING_CHECKED_OFFSET,
     RING_END_OFFSET,
     RING_HEADER,
     RING_HEADER_SIZE,
     RING_MAGIC,
-    RING_MAX_DIMENSIONS,
     RING_MAX_FRAME_ROWS,
     RING_PUBLISHED_OFFSET,
     RING_ROW,
-    ROLES,
-    SCHEMA,
+    field_offset,
 )
-from overflow_analyzer.format.files import open_regular, read_regular
-from overflow_analyzer.format.names import read_names
 from overflow_analyzer.format.run_info import EndInfo, check_format_version
 
 if TYPE_CHECKING:
@@ -46,25 +38,14 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.void]
 
-_PRESENT = {
-    "abs_min": PRESENT_EXTREMA,
-    "abs_max": PRESENT_EXTREMA,
-    "finite_abs_max": PRESENT_FINITE,
-    "nan_count": PRESENT_COUNTS,
-    "posinf_count": PRESENT_COUNTS,
-    "neginf_count": PRESENT_COUNTS,
-    "zero_count": PRESENT_FULL,
-    "subnormal_count": PRESENT_FULL,
-    "abs_mean": PRESENT_MEANS,
-    "rms": PRESENT_MEANS,
-}
 _MOST_RING_BYTES = 1 << 29  # twice the largest ring that a recorder makes
 _MOST_NAMES_BYTES = 1 << 26
 _ATTEMPTS = 10
 _ABSURD = 1 << 60
 _NEVER_ZERO = ("format_version", "row_size", "capacity", "window_frames")
-_NULLABLE_NAMES = ("dtype", "device", "layout", "note")
-_CODES = {"phase": PHASES, "role": ROLES, "kind": KINDS}
+_MOST_ROW_BYTES = 1 << 16
+_CODES = {column.name: column.codes for column in COLUMNS if column.codes}
+_NAMES = tuple(column for column in COLUMNS if pa.types.is_dictionary(column.type) and not column.codes)
 
 
 @dataclass(frozen=True)
@@ -80,6 +61,8 @@ class RingContents:
     published: int
     """Rows that the header counts; 0 where it is damaged."""
     dropped_frames: int
+    unknown_bytes: int
+    """At the end of each row: figures that the table here does not have."""
     end: EndInfo | None
     """How the run ended, where the recorder still could say it."""
     lost: tuple[str, ...]
@@ -103,7 +86,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
 
     Raises:
         UnknownVersionError: The ring has another format version.
-        DamagedTraceError: Its rows have another size.
+        DamagedTraceError: Its rows are too short for what every row has.
         OSError: The file cannot be read, or is not there any more: its run has just been closed.
     """
     for _ in range(_ATTEMPTS):
@@ -121,13 +104,8 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
     header = _read_header(data, ring_path)
     if header is None:
         lost.append(f"the header of {ring_path.name}")
-    slots: Rows = np.frombuffer(
-        data,
-        RING_ROW,
-        count=max(0, len(data) - RING_HEADER_SIZE) // RING_ROW.itemsize,
-        offset=min(len(data), RING_HEADER_SIZE),
-    )
-    valid = _valid(slots)
+    row_size = RING_ROW.itemsize if header is None else int(header["row_size"])
+    slots, valid = _slots(data, row_size)
     unreadable = _unreadable_slots(slots, valid, header, being_written)
     if len(being_written) <= _capacity(data) // 4:
         # What was published later may be there in part: a snapshot ends where the reading began.
@@ -145,6 +123,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         bytes=len(data),
         published=0 if header is None else int(header["published"]),
         dropped_frames=0 if header is None else int(header["dropped_frames"]),
+        unknown_bytes=max(0, row_size - RING_ROW.itemsize),
         end=None if header is None else _read_end(data),
         lost=tuple(lost),
     )
@@ -187,9 +166,17 @@ def _read_header(data: bytes, where: Path) -> Any:
     if bytes(header["magic"]) != RING_MAGIC or not all(header[name] for name in _NEVER_ZERO):
         return None
     check_format_version(int(header["format_version"]), where)
-    if header["row_size"] != RING_ROW.itemsize:
-        raise DamagedTraceError(f"{where}: rows of {header['row_size']} bytes, {RING_ROW.itemsize} expected")
+    row_size = int(header["row_size"])
+    missing = [name for name in RING_ROW.names or () if not _fits(name, row_size)]
+    needed = [name for name in missing if name not in BY_NAME or not BY_NAME[name].nullable]
+    if needed or row_size > _MOST_ROW_BYTES:
+        without = f", too short for {needed[0]}" if needed else ""
+        raise DamagedTraceError(f"{where}: rows of {row_size} bytes{without}, {RING_ROW.itemsize} expected")
     return header
+
+
+def _fits(name: str, row_size: int) -> bool:
+    return field_offset(name) + RING_ROW[name].itemsize <= row_size
 
 
 def _read_end(data: bytes) -> EndInfo | None:
@@ -197,20 +184,39 @@ def _read_end(data: bytes) -> EndInfo | None:
     return EndInfo.from_json(entries[1]) if len(entries) > 1 else None
 
 
-def _valid(slots: Rows) -> npt.NDArray[np.bool_]:
+def _slots(data: bytes, row_size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """Return the rows as the table here has them, and which of them prove themselves.
+
+    Figures that longer rows have besides are left out, those that shorter ones lack are not present.
+    """
+    count = max(0, len(data) - RING_HEADER_SIZE) // row_size
+    fields = [name for name in RING_ROW.names or () if _fits(name, row_size)]
+    layout = np.dtype(
+        {
+            "names": fields,
+            "formats": [RING_ROW[name] for name in fields],
+            "offsets": [field_offset(name) for name in fields],
+            "itemsize": row_size,
+        }
+    )
+    slots: Rows = np.frombuffer(data, layout, count=count, offset=min(len(data), RING_HEADER_SIZE))
     valid = slots["rows_in_frame"] > 0
-    view = slots.view(np.uint8).data
-    checksums = slots["checksum"].tolist()
-    size, start, stop = RING_ROW.itemsize, RING_CHECKED.start, RING_CHECKED.stop
+    view, checksums = memoryview(data), slots["checksum"].tolist()
     for slot in np.flatnonzero(valid).tolist():
-        at = slot * size
-        if zlib.crc32(view[at + start : at + stop]) != checksums[slot]:
+        at = RING_HEADER_SIZE + slot * row_size
+        if zlib.crc32(view[at + RING_CHECKED_OFFSET : at + row_size]) != checksums[slot]:
             valid[slot] = False
+    if row_size != RING_ROW.itemsize:
+        known = np.zeros(count, RING_ROW)
+        for name in fields:
+            known[name] = slots[name]
+        known["present"] &= sum(bit for name, bit in PRESENT.items() if name in fields)
+        slots = known
     # A checksum proves the writer's bytes, not a stranger's: codes outside the contract are not a row.
     for name, meanings in _CODES.items():
         valid &= slots[name] < len(meanings)
-    valid &= slots["dimensions"] <= RING_MAX_DIMENSIONS
-    return valid
+    valid &= slots["dimensions"] <= MAX_DIMENSIONS
+    return slots, valid
 
 
 def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, being_written: range) -> int:
@@ -232,8 +238,8 @@ def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, be
 
 def _has_names(rows: Rows, count: int) -> npt.NDArray[np.bool_]:
     known = np.ones(len(rows), dtype=bool)
-    for name in ("module_name", "module_class", "context", *_NULLABLE_NAMES):
-        known &= rows[name] < count
+    for column in _NAMES:
+        known &= rows[column.name] < count
     return known
 
 
@@ -247,25 +253,25 @@ def _whole_frames(rows: Rows) -> Rows:
 
 
 def rows_to_table(rows: Rows, names: Sequence[str]) -> pa.Table:
-    """Return ring rows as a table in ``schema.SCHEMA``.
+    """Return ring rows as a table in ``SCHEMA``.
 
     Args:
-        rows: Rows of ``schema.RING_ROW`` in order.
+        rows: Rows of ``RING_ROW`` in order.
         names: The dictionary of names their positions refer to.
     """
-    return pa.table([_column(field.name, rows, names) for field in SCHEMA], schema=SCHEMA)
+    return pa.table([_column(column, rows, names) for column in COLUMNS], schema=SCHEMA)
 
 
-def _column(name: str, rows: Rows, names: Sequence[str]) -> pa.Array:
-    if name in _CODES:
-        return pa.DictionaryArray.from_arrays(number_array(rows[name].astype(np.int32)), text_array(_CODES[name]))
-    if name == "shape":
+def _column(column: Column, rows: Rows, names: Sequence[str]) -> pa.Array:
+    if column.codes:
+        codes = number_array(rows[column.name].astype(np.int32))
+        return pa.DictionaryArray.from_arrays(codes, text_array(column.codes))
+    if pa.types.is_list(column.type):
         return _shapes(rows)
-    values = np.ascontiguousarray(rows[name])
-    if pa.types.is_dictionary(SCHEMA.field(name).type):
-        return _names(values, names, nullable=name in _NULLABLE_NAMES)
-    absent = None if name not in _PRESENT else (rows["present"] & _PRESENT[name]) == 0
-    return number_array(values, absent)
+    values = np.ascontiguousarray(rows[column.name])
+    if pa.types.is_dictionary(column.type):
+        return _names(values, names, nullable=column.nullable)
+    return number_array(values, (rows["present"] & PRESENT[column.name]) == 0 if column.nullable else None)
 
 
 def _names(positions: npt.NDArray[np.uint32], names: Sequence[str], *, nullable: bool) -> pa.Array:
@@ -275,11 +281,11 @@ def _names(positions: npt.NDArray[np.uint32], names: Sequence[str], *, nullable:
 
 
 def _shapes(rows: Rows) -> pa.Array:
-    has_shape = (rows["present"] & PRESENT_SHAPE) != 0
+    has_shape = (rows["present"] & PRESENT["shape"]) != 0
     lengths = np.where(has_shape, rows["dimensions"], 0).astype(np.int32)
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    taken = np.arange(RING_MAX_DIMENSIONS) < lengths[:, None]
+    taken = np.arange(MAX_DIMENSIONS) < lengths[:, None]
     return pa.ListArray.from_arrays(
         number_array(offsets), number_array(rows["shape"][taken]), mask=bit_array(~has_shape)
     )

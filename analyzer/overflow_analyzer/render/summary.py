@@ -55,6 +55,7 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
         "bytes": summary.bytes,
         "dtypes": sorted({dtype for rank in summary.ranks for dtype in rank.dtypes}),
         "lost": summary.lost,
+        "unknown_columns": summary.unknown_columns,
         "run": {
             **{name: value for name, value in asdict(run).items() if name not in ("rank", "end", "format_version")},
             "seed_call": seed_call(run),
@@ -150,6 +151,8 @@ def _content_facts(summary: Summary) -> Iterator[tuple[str, str]]:
             yield label, f"{ranks}{text}"
     for sentence in summary.lost:
         yield "lost", sentence
+    for name in summary.unknown_columns:
+        yield "left out", f"{name}: this version does not know it"
 
 
 def _alike(summary: Summary, describe: Callable[[RankSummary], str]) -> Iterator[tuple[str, str]]:

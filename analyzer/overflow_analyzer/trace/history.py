@@ -14,7 +14,7 @@ import numpy as np
 from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.arrow_arrays import number_array
 from overflow_analyzer.format.column_arrays import Integers, coded, numbers
-from overflow_analyzer.format.columns import COUNT_COLUMNS, FULL_STATISTICS_COLUMNS
+from overflow_analyzer.format.columns import COUNT_COLUMNS, columns_of
 from overflow_analyzer.format.patterns import regular_expression
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
 
-FIGURES: Final = ("abs_max", "abs_min", "finite_abs_max", *COUNT_COLUMNS, *FULL_STATISTICS_COLUMNS)
+FIGURES: Final = columns_of("figure")
 """The columns that a history can follow."""
 JUMP_BITS: Final = 3.0
 """A change from one recorded batch to the next is a jump from so many doublings or halvings on ..."""

@@ -16,7 +16,8 @@ from overflow_analyzer.errors import (
     NotRecordedError,
     TraceNotFoundError,
 )
-from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
+from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.format.parts import Footer, read_footer, read_row_group
 from overflow_analyzer.format.run_info import HowEnded, RunInfo
 from overflow_analyzer.trace.rank_trace import RankTrace, open_rank

@@ -11,8 +11,8 @@ import pyarrow as pa
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
 from overflow_analyzer.format.arrow_arrays import bit_array
 from overflow_analyzer.format.column_arrays import numbers
-from overflow_analyzer.format.columns import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, SCHEMA
-from overflow_analyzer.format.files import open_regular, read_regular
+from overflow_analyzer.format.columns import SCHEMA
+from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, open_regular, read_regular
 from overflow_analyzer.format.frames import Frame, frames_from_tables
 from overflow_analyzer.format.parts import Footer, RowGroup, check_pages, read_footer, read_row_group, stream_row_group
 from overflow_analyzer.format.ring import RingContents, read_ring
@@ -48,6 +48,8 @@ class RankTrace:
     """Frames of selected batches that the recorder gave up because the disk was slower than the run."""
     lost: tuple[str, ...] = ()
     """Sentences on what could not be read."""
+    unknown_ring_bytes: int = 0
+    """At the end of each row of the ring: figures that only a later version knows."""
 
     @property
     def row_groups(self) -> tuple[RowGroup, ...]:
@@ -136,6 +138,13 @@ class RankTrace:
         return sum(footer.frames or 0 for footer in self.footers) + len(self.ring["frame_number"].unique())
 
     @property
+    def unknown_columns(self) -> tuple[str, ...]:
+        """What is in the trace and not in the table of columns here, each name once; it is not read."""
+        names = dict.fromkeys(name for footer in self.footers for name in footer.unknown_columns)
+        size = self.unknown_ring_bytes
+        return (*names, *((f"({size} bytes of each row of the window)",) if size else ()))
+
+    @property
     def bytes(self) -> int:
         """Bytes of the sealed parts."""
         return sum(footer.bytes for footer in self.footers)
@@ -193,6 +202,7 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
             *lost,
             *lost_ring,
         ),
+        unknown_ring_bytes=0 if ring is None else ring.unknown_bytes,
     )
 
 

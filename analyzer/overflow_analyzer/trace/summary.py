@@ -68,6 +68,8 @@ class Summary:
     """Whether every rank is there and ended as it was asked to: its loop done, stopped early, or at an inf/nan."""
     lost: tuple[str, ...]
     """What could not be read, for all ranks."""
+    unknown_columns: tuple[str, ...]
+    """What only a later version knows, of all ranks; it is not read."""
 
 
 def summarize(trace: Trace, progress: Progress = iter) -> Summary:
@@ -98,6 +100,7 @@ def summarize(trace: Trace, progress: Progress = iter) -> Summary:
         bytes=sum(files.values()),
         closed=not trace.missing_ranks and all(rank.ended in _CLEAN_ENDS for rank in ranks),
         lost=(*trace.lost, *(sentence for rank in ranks for sentence in rank.lost)),
+        unknown_columns=tuple(dict.fromkeys(name for rank in trace.ranks for name in rank.unknown_columns)),
     )
 
 

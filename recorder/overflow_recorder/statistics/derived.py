@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from overflow_analyzer.format.columns import COLUMNS
 
 if TYPE_CHECKING:
     from overflow_recorder.statistics.figures import Figures
+
+
+_COUNTS: Final = tuple(column.name for column in COLUMNS if column.of == "figure" and column.repeated)
 
 
 def negated(figures: Figures) -> Figures:
@@ -16,8 +21,7 @@ def negated(figures: Figures) -> Figures:
 
 def repeated(figures: Figures, times: int) -> Figures:
     """The figures of a tensor that has each element so many times."""
-    counts = ("nan_count", "posinf_count", "neginf_count", "zero_count", "subnormal_count")
-    known = {name: getattr(figures, name) for name in counts}
+    known = {name: getattr(figures, name) for name in _COUNTS}
     return figures._replace(**{name: count * times for name, count in known.items() if count is not None})
 
 

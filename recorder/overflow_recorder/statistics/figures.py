@@ -9,9 +9,10 @@ Statistics = Literal["extrema", "full"]
 
 
 class Figures(NamedTuple):
-    """The figures of one tensor. A named tuple, because one is built for every tensor that is measured.
+    """The figures of one tensor, named and ordered as the trace's columns are.
 
-    Everything is None for a tensor without values (meta, fake) or whose values cannot be had exactly.
+    A named tuple, because one is built for every tensor that is measured. Everything is None for a tensor without
+    values (meta, fake) or whose values cannot be had exactly.
     """
 
     abs_min: float | None
@@ -44,8 +45,12 @@ class Figures(NamedTuple):
 UNKNOWN = Figures(None, None, None, None, None, None)
 """The figures of a tensor whose values cannot be had."""
 
+EXTREMA = Figures._fields[:3]
+ALL_FINITE = Figures(None, None, None, nan_count=0, posinf_count=0, neginf_count=0)[len(EXTREMA) :]
+"""What stands behind the extrema where every element is finite and the statistics are not `full`."""
+
 EMPTY: dict[Statistics, Figures] = {
     "extrema": Figures(None, None, None, 0, 0, 0),
-    "full": Figures(None, None, None, 0, 0, 0, 0, 0, None, None),
+    "full": Figures(None, None, None, 0, 0, 0, zero_count=0, subnormal_count=0),
 }
 """The figures of a tensor without elements."""

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.errors import EmptyTraceError, TraceError
-from overflow_analyzer.format.columns import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
 from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.errors import TraceExistsError
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.format.columns import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.storage.claiming import (
     RING_TEMPORARY,

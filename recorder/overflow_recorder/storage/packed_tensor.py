@@ -5,58 +5,60 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from overflow_analyzer.format.columns import (
-    PRESENT_COUNTS,
-    PRESENT_EXTREMA,
-    PRESENT_FINITE,
-    PRESENT_FULL,
-    PRESENT_MEANS,
-    PRESENT_SHAPE,
-    RING_DESCRIPTION_FORMAT,
-    RING_FIGURES_FORMAT,
-    RING_MAX_DIMENSIONS,
-)
+from overflow_analyzer.format.columns import COUNT_COLUMNS, MAX_DIMENSIONS
 from overflow_analyzer.format.frames import IGNORED_NOTE
+from overflow_analyzer.format.ring_layout import PRESENT, RING_ROW, field_offset, packing
+from overflow_recorder.statistics.figures import ALL_FINITE, EXTREMA, Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from overflow_recorder.statistics import Description, Figures
+    from overflow_recorder.statistics import Description
 
 
-_FIGURES: Final = struct.Struct(RING_FIGURES_FORMAT)
-_DESCRIPTION: Final = struct.Struct(RING_DESCRIPTION_FORMAT)
+TENSOR_OFFSET: Final = field_offset("shape")
+"""From here to its end a row has what is known of its tensor: shape, numel, the four names, figures."""
+_NAMES: Final = struct.Struct("<4I")
 _NOTE: Final = struct.Struct("<I")
-_PRESENT_WHEN_FINITE: Final = PRESENT_SHAPE | PRESENT_EXTREMA | PRESENT_FINITE | PRESENT_COUNTS
+_NOTE_AT: Final = field_offset("note") - TENSOR_OFFSET
+_SHAPES: Final = [struct.Struct(f"<{count}q{8 * (MAX_DIMENSIONS - count)}x") for count in range(MAX_DIMENSIONS + 1)]
+
+
+def _packer(figures: Iterable[str]) -> Callable[..., bytes]:
+    """Return what packs shape, numel, names and some figures; the others are 0."""
+    packed = packing(figures, field_offset(Figures._fields[0]), RING_ROW.itemsize)
+    return struct.Struct(f"<{_SHAPES[0].size}sq{_NAMES.size}s{packed[1:]}").pack
+
+
+_pack_any = _packer(Figures._fields)
+_pack_finite = _packer(EXTREMA)
+_PRESENT_WHEN_FINITE: Final = sum(PRESENT[name] for name in ("shape", *EXTREMA, *COUNT_COLUMNS))
+_BITS: Final = [PRESENT[name] for name in Figures._fields]
+_EXTREMA: Final = len(EXTREMA)
 _MOST_REMEMBERED: Final = 4096
 _new = tuple.__new__
-_SHAPES: Final = [
-    struct.Struct(f"<{count}q{8 * (RING_MAX_DIMENSIONS - count)}x") for count in range(RING_MAX_DIMENSIONS + 1)
-]
 
 
 class PackedTensor(NamedTuple):
     """Pieces of a ring row."""
 
-    figures: bytes
-    description: bytes
+    tensor: bytes
+    """The row from ``TENSOR_OFFSET`` on."""
     present: int
     dimensions: int
-    shape: bytes
     nonfinite: bool
     """Whether there is an inf or nan that is not intended."""
 
     def with_note(self, position: int) -> PackedTensor:
         """Return the same with another note."""
-        return self._replace(description=self.description[: -_NOTE.size] + _NOTE.pack(position))
+        before, after = self.tensor[:_NOTE_AT], self.tensor[_NOTE_AT + _NOTE.size :]
+        return self._replace(tensor=before + _NOTE.pack(position) + after)
 
 
 NOT_A_TENSOR: Final = PackedTensor(
-    figures=_FIGURES.pack(*[0] * 11),
-    description=_DESCRIPTION.pack(0, 0, 0, 0),
-    present=PRESENT_COUNTS,
+    tensor=bytes(RING_ROW.itemsize - TENSOR_OFFSET),
+    present=sum(PRESENT[name] for name in COUNT_COLUMNS),
     dimensions=0,
-    shape=_SHAPES[0].pack(),
     nonfinite=False,
 )
 """Of a None or another value: no element, so no element is nan."""
@@ -77,26 +79,28 @@ class TensorPacker:
     def __call__(self, description: Description, figures: Figures, note: str | None = None) -> PackedTensor:
         """Pack a tensor's description and figures, and what is to be said of this row besides."""
         dtype, device, layout, shape, numel, own_note = description
-        if len(shape) > RING_MAX_DIMENSIONS:
+        if len(shape) > MAX_DIMENSIONS:
             own_note = _joined(own_note, f"shape {tuple(shape)}")
-            shape = shape[:RING_MAX_DIMENSIONS]
+            shape = shape[:MAX_DIMENSIONS]
         names = (dtype, device, layout, own_note, note)
         described = self._descriptions.get(names) or self._describe(names)
         dimensions, packed_shape = self._shapes.get(shape) or self._shape(shape)
-        abs_min, abs_max, finite_abs_max, nan_count, posinf_count, neginf_count, zeros, subnormals, mean, rms = figures
-        if nan_count == 0 and zeros is None and finite_abs_max is not None and not (posinf_count or neginf_count):
-            packed = _FIGURES.pack(numel, 0, 0, 0, 0, 0, abs_min, abs_max, finite_abs_max, 0.0, 0.0)
-            return _new(PackedTensor, (packed, described, _PRESENT_WHEN_FINITE, dimensions, packed_shape, False))
-        counts = (value or 0 for value in (nan_count, posinf_count, neginf_count, zeros, subnormals))
-        means = (value or 0.0 for value in (abs_min, abs_max, finite_abs_max, mean, rms))
-        nonfinite = note != IGNORED_NOTE and bool(nan_count or posinf_count or neginf_count)
-        packed = _FIGURES.pack(numel, *counts, *means)
-        return PackedTensor(packed, described, _present(figures), dimensions, packed_shape, nonfinite)
+        if figures[_EXTREMA:] == ALL_FINITE and figures.finite_abs_max is not None:
+            low, high = figures.abs_min, figures.abs_max
+            packed = _pack_finite(packed_shape, numel, described, low, high, figures.finite_abs_max)
+            return _new(PackedTensor, (packed, _PRESENT_WHEN_FINITE, dimensions, False))
+        present, values = PRESENT["shape"], []
+        for bit, value in zip(_BITS, figures, strict=True):
+            values.append(0 if value is None else value)
+            if value is not None:
+                present |= bit
+        nonfinite = note != IGNORED_NOTE and bool(figures.nan_count or figures.posinf_count or figures.neginf_count)
+        return PackedTensor(_pack_any(packed_shape, numel, described, *values), present, dimensions, nonfinite)
 
     def _describe(self, names: tuple[str | None, ...]) -> bytes:
         dtype, device, layout, own_note, note = names
         notes = _joined(own_note, note)
-        described = _DESCRIPTION.pack(*(self._position(name or "") for name in (dtype, device, layout, notes)))
+        described = _NAMES.pack(*(self._position(name or "") for name in (dtype, device, layout, notes)))
         if len(self._descriptions) < _MOST_REMEMBERED:
             self._descriptions[names] = described
         return described
@@ -106,21 +110,6 @@ class TensorPacker:
         if len(self._shapes) < _MOST_REMEMBERED:
             self._shapes[shape] = packed
         return packed
-
-
-def _present(figures: Figures) -> int:
-    present = PRESENT_SHAPE
-    if figures.abs_min is not None:
-        present |= PRESENT_EXTREMA
-    if figures.finite_abs_max is not None:
-        present |= PRESENT_FINITE
-    if figures.nan_count is not None:
-        present |= PRESENT_COUNTS
-    if figures.zero_count is not None:
-        present |= PRESENT_FULL
-    if figures.abs_mean is not None:
-        present |= PRESENT_MEANS
-    return present
 
 
 def _joined(first: str | None, second: str | None) -> str | None:

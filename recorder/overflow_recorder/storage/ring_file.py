@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from overflow_analyzer.format.columns import FORMAT_VERSION, RING_HEADER, RING_HEADER_SIZE, RING_MAGIC, RING_ROW
+from overflow_analyzer.format.columns import FORMAT_VERSION
+from overflow_analyzer.format.ring_layout import RING_HEADER, RING_HEADER_SIZE, RING_MAGIC, RING_ROW
 
 if TYPE_CHECKING:
     from pathlib import Path

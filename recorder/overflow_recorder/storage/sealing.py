@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from overflow_analyzer.format.column_arrays import numbers
-from overflow_analyzer.format.columns import METADATA_PART_KEY, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import whole_file
-from overflow_analyzer.format.parts import open_part_writer, part_metadata
+from overflow_analyzer.format.parts import METADATA_PART_KEY, open_part_writer, part_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

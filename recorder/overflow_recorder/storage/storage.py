@@ -7,7 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.format.columns import RING_ROW
+from overflow_analyzer.format.ring_layout import RING_ROW
 from overflow_recorder.helpers.reproducibility import seeds_in_force
 from overflow_recorder.storage.directory import TraceDirectory
 from overflow_recorder.storage.name_dictionary import MOST_NAMES_BYTES

@@ -19,22 +19,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from overflow_analyzer.format.columns import (
-    NAMES_FILE,
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE
+from overflow_analyzer.format.frames import frames_from_tables
+from overflow_analyzer.format.names import encode_name
+from overflow_analyzer.format.ring import rows_to_table
+from overflow_analyzer.format.ring_layout import (
+    RING_CHECKED_OFFSET,
     RING_DROPPED_OFFSET,
     RING_END_OFFSET,
-    RING_FILE,
     RING_HEADER_SIZE,
     RING_KEPT_OFFSET,
     RING_MAX_FRAME_ROWS,
     RING_PUBLISHED_OFFSET,
     RING_ROW,
-    RING_ROW_FORMAT,
+    packing,
 )
-from overflow_analyzer.format.frames import frames_from_tables
-from overflow_analyzer.format.names import encode_name
-from overflow_analyzer.format.ring import rows_to_table
 from overflow_recorder.storage.name_dictionary import MOST_NAMES_BYTES, NameDictionary
+from overflow_recorder.storage.packed_tensor import TENSOR_OFFSET
 from overflow_recorder.storage.ring_file import map_ring
 
 if TYPE_CHECKING:
@@ -46,9 +47,16 @@ if TYPE_CHECKING:
     from overflow_recorder.storage.packed_tensor import PackedTensor
 
 
-_ROW: Final = struct.Struct(RING_ROW_FORMAT)
-_CHECKSUM: Final = struct.Struct("<I")
 _ROW_SIZE: Final = RING_ROW.itemsize
+_PACKED_ONE_BY_ONE: Final = (
+    "dimensions", "row_number", "row_in_frame", "rows_in_frame", "present", "batch_number", "frame_number",
+    "optimizer_step", "time_ns", "frame_in_batch", "call_index", "module_name", "module_class", "phase", "context",
+    "role", "kind",
+)  # fmt: skip
+_ROW: Final = struct.Struct(
+    f"{packing(_PACKED_ONE_BY_ONE, RING_CHECKED_OFFSET, TENSOR_OFFSET)}{_ROW_SIZE - TENSOR_OFFSET}s"
+)
+_CHECKSUM: Final = struct.Struct("<I")
 _KEPT: Final = (b"\0", b"\1")
 _PAGE_OUT_ROWS: Final = 4096  # 1 MiB: how much of the mapping stays in the process's resident memory behind the writer
 _URGENT_ROWS: Final = 4096
@@ -191,12 +199,11 @@ class Window:
         for row_in_frame, (kind, role, context, measured) in enumerate(entries):
             row = first + row_in_frame
             body = pack(
-                kind, role, phase, measured.dimensions, row, batch, frame_number, step, time_ns, measured.figures,
-                call, in_batch, module_name, module_class, context, measured.description,
-                row_in_frame, count, measured.present, 0, measured.shape,
+                measured.dimensions, row, row_in_frame, count, measured.present, batch, frame_number, step, time_ns,
+                in_batch, call, module_name, module_class, phase, context, role, kind, measured.tensor,
             )  # fmt: skip
             at = RING_HEADER_SIZE + row % capacity * _ROW_SIZE
-            mapping[at : at + RING_KEPT_OFFSET + 1] = _CHECKSUM.pack(zlib.crc32(body)) + body + kept
+            mapping[at : at + _ROW_SIZE] = _CHECKSUM.pack(zlib.crc32(body)) + kept + body
 
     def _make_room(self, need: int) -> bool:
         """Give up rows that nobody wants, many at once, up to the first that is wanted."""

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from overflow_analyzer.diff import Tolerance, diff_traces
 from overflow_analyzer.diff.stream import reading
-from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
+from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.render.diff import diff_as_json, render_diff
 from overflow_analyzer.render.diff.sentences import answer
 from overflow_analyzer.text.strict_json import to_json, to_plain

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from overflow_analyzer import Trace, open_trace
 from overflow_analyzer.convert.compact import compact_trace
 from overflow_analyzer.first_nonfinite.finding import find_first_nonfinite
-from overflow_analyzer.format.columns import RUN_FILE, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
+from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.format.parts import open_part_writer, part_metadata
 from tests.analyzer.findings import bad
 from tests.traces import RUN, frame, table_of, tensor

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError, UnknownVersionError
 from overflow_analyzer.format import parts
-from overflow_analyzer.format.columns import METADATA_PART_KEY, METADATA_RUNS_KEY, METADATA_VERSION_KEY, SCHEMA
+from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.frames import frames_from_tables
-from overflow_analyzer.format.parts import part_metadata, read_footer, read_row_group, stream_row_group
+from overflow_analyzer.format.parts import (
+    METADATA_PART_KEY,
+    METADATA_RUNS_KEY,
+    METADATA_VERSION_KEY,
+    part_metadata,
+    read_footer,
+    read_row_group,
+    stream_row_group,
+)
 from tests.analyzer.samples import INF, two_batches
 from tests.traces import RUN, frame, table_of, tensor, write_part
 

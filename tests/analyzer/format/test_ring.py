@@ -12,17 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overflow_analyzer.errors import DamagedTraceError, UnknownVersionError
-from overflow_analyzer.format.columns import (
-    NAMES_FILE,
-    RING_END_OFFSET,
-    RING_FILE,
-    RING_HEADER,
-    RING_HEADER_SIZE,
-    RING_ROW,
-)
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE
 from overflow_analyzer.format.frames import Entry, Frame, frames_from_tables
 from overflow_analyzer.format.names import encode_name
 from overflow_analyzer.format.ring import RingContents, read_ring
+from overflow_analyzer.format.ring_layout import RING_END_OFFSET, RING_HEADER, RING_HEADER_SIZE, RING_ROW
 from overflow_analyzer.format.run_info import EndInfo
 from tests.analyzer.samples import two_batches
 from tests.rings import Ring, seal_row
@@ -281,7 +275,7 @@ def test_what_is_no_end_says_nothing(text: str, tmp_path: Path) -> None:
 
 def test_frames_of_any_order_come_out_in_order(tmp_path: Path) -> None:
     ring = Ring(64, 99).append(two_batches())
-    ring.slots = ring.slots[::-1].copy()
+    ring.slots = ring.slots.view(f"V{RING_ROW.itemsize}")[::-1].copy().view(RING_ROW)  # with the bytes between fields
     ring.save(tmp_path)
     found: Sequence[int] = numbers_of(read(tmp_path))
     assert found == sorted(found) == [0, 1, 2, 3, 4, 5]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overflow_analyzer.errors import TraceError
-from overflow_analyzer.format.columns import RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import RING_FILE, RUN_FILE
 from overflow_analyzer.headroom.watching import Alarm, Snapshot, Watcher
 from overflow_analyzer.render.watch import LineDisplay, ScreenDisplay
 from overflow_analyzer.trace.rank_trace import RankTrace

@@ -16,7 +16,7 @@ from overflow_analyzer.convert.compact import compact_trace
 from overflow_analyzer.errors import (
     NotRecordedError,
 )
-from overflow_analyzer.format.columns import RING_FILE
+from overflow_analyzer.format.files import RING_FILE
 from overflow_analyzer.trace import rank_trace
 from overflow_analyzer.trace.opening import open_trace
 from tests.analyzer.samples import two_batches, write_clean, write_ranks

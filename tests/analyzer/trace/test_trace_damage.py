@@ -22,7 +22,7 @@ from overflow_analyzer.errors import (
     TraceNotFoundError,
     UnknownVersionError,
 )
-from overflow_analyzer.format.columns import RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import RING_FILE, RUN_FILE
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_analyzer.trace.opening import open_trace
 from tests.analyzer.samples import two_batches, write_ranks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overflow_analyzer.format.columns import NAMES_FILE, RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.storage.claiming import check_no_foreign_files, claim, clear, other_ranks
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overflow_analyzer.format.columns import NAMES_FILE, RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.storage.directory import NUMBERED, PROTECTED, SAMPLED, TraceDirectory
 from overflow_recorder.storage.sealing import encode_part

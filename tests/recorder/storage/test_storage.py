@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overflow_analyzer.format.columns import NAMES_FILE, RING_FILE, RUN_FILE
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.errors import TraceExistsError

@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overflow_analyzer.format.columns import (
-    FORMAT_VERSION,
-    NAMES_FILE,
+from overflow_analyzer.format.columns import FORMAT_VERSION
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE
+from overflow_analyzer.format.frames import frames_from_tables
+from overflow_analyzer.format.ring import RingContents, read_ring
+from overflow_analyzer.format.ring_layout import (
     RING_DROPPED_OFFSET,
-    RING_FILE,
     RING_HEADER_SIZE,
     RING_MAGIC,
     RING_PUBLISHED_OFFSET,
     RING_ROW,
 )
-from overflow_analyzer.format.frames import frames_from_tables
-from overflow_analyzer.format.ring import RingContents, read_ring
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_recorder.storage.window import Window
 from tests.windows import append, copy_as_killed, entries_of, head_of, value_of

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+from overflow_analyzer.format.columns import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +22,11 @@ KEY: Final = ("batch", "module", "call", "walk", "role", "context")
 the same walk."""
 FORWARD, RECOMPUTE, BACKWARD, MANUAL = range(4)
 UNCOUNTED_WALKS: Final = (RECOMPUTE, BACKWARD)
-FIGURES: Final = ("abs_max", "finite_abs_max", "abs_min", "abs_mean", "rms")
-COUNTS: Final = ("nan_count", "posinf_count", "neginf_count", "zero_count")
+_COMPARED: Final = sorted(
+    (column for column in COLUMNS if column.compared is not None), key=lambda column: column.compared or 0
+)
+FIGURES: Final = tuple(column.name for column in _COMPARED if pa.types.is_floating(column.type))
+COUNTS: Final = tuple(column.name for column in _COMPARED if column.name not in FIGURES)
 UNKNOWN: Final = -1
 """What stands for null in figures and counts, none of which is ever negative."""
 

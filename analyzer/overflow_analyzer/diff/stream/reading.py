@@ -41,8 +41,8 @@ _ALWAYS: Final = (
     "batch_number", "frame_number", "frame_in_batch", "call_index", "module_name", "phase", "role", "context", "kind",
     "dtype", "shape", "abs_min", "abs_max", "optimizer_step",
 )  # fmt: skip
-_FULL: Final = ("zero_count", "abs_mean", "rms")
 _NONFINITE: Final = ("finite_abs_max", *COUNT_COLUMNS, "note")
+_FULL: Final = tuple(name for name in (*FIGURES, *COUNTS) if name not in (*_ALWAYS, *_NONFINITE))
 _UNKNOWN_FIGURE: Final = np.float64(UNKNOWN)
 _NONE: Final = np.int64(0)
 _ROWS_A_BLOCK: Final = 1 << 17

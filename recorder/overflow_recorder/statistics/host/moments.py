@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from overflow_recorder.statistics.derived import means
-from overflow_recorder.statistics.figures import Figures
 from overflow_recorder.statistics.memory import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from overflow_recorder.statistics.figures import Figures
     from overflow_recorder.statistics.formats import Array, Format
 
 _CHUNK = scratch.float64.size  # BLAS stays in the calling thread up to 10,000
@@ -41,7 +41,7 @@ def add_moments(figures: Figures, pieces: Iterable[Array], form: Format) -> Figu
             squares += float(numbers.dot(numbers))
     mean, rms = means(total, squares, count, figures.finite_abs_max, shift)
     subnormals = below_normal - zeros if form.smallest_normal else 0
-    return Figures(*figures[:6], zeros, subnormals, mean, rms)
+    return figures._replace(zero_count=zeros, subnormal_count=subnormals, abs_mean=mean, rms=rms)
 
 
 def _shift(largest: float | None, form: Format) -> int:

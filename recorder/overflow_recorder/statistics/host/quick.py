@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from overflow_recorder.statistics.figures import Figures
+from overflow_recorder.statistics.figures import ALL_FINITE, Figures
 from overflow_recorder.statistics.formats import FORMATS, masked
 from overflow_recorder.statistics.memory import ADDRESSES, collapse, scratch, storage_address
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled
@@ -60,6 +60,7 @@ def measure_quickly(tensor: torch.Tensor) -> Figures | None:
 
 def _reader(form: Format) -> Callable[[int, int], Figures | None]:
     source, mask, limit, values, prepare = form.source, form.mask, form.limit, form.values, form.magnitudes
+    all_finite = ALL_FINITE
     frombuffer, bitwise_and, is_masked = np.frombuffer, np.bitwise_and, form.magnitudes is masked
 
     def read(size: int, address: int) -> Figures | None:
@@ -69,8 +70,7 @@ def _reader(form: Format) -> Callable[[int, int], Figures | None]:
         if highest > limit:
             return None
         low, high = values(magnitudes.item(magnitudes.argmin()), highest)
-        # Figures(...) would cost three times as much.
-        return _new(Figures, (low, high, high, 0, 0, 0, None, None, None, None))
+        return _new(Figures, (low, high, high) + all_finite)  # noqa: RUF005  Figures(...) or a star would cost more
 
     return read
 
