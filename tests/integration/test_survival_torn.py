@@ -9,7 +9,7 @@ import pytest
 
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
-from overflow_analyzer.format.ring_layout import RING_END_OFFSET, RING_HEADER_SIZE
+from overflow_analyzer.format.ring_layout import RING_END_OFFSET, RING_HEADER_SIZE, RING_ROW
 from overflow_analyzer.trace.opening import open_trace
 from tests.windows import copy_as_killed, make_storage, publish, read_left
 
@@ -90,8 +90,9 @@ def sealed_frames(path: Path) -> int:
 def ring_offsets(killed: Path) -> list[int]:
     size = (killed / "rank=0" / RING_FILE).stat().st_size
     header = [0, 1, 8, 11, 12, 16, 24, 40, 64, 65, 72, 80, RING_END_OFFSET, RING_END_OFFSET + 9, 4095]
-    rows = [RING_HEADER_SIZE + row * 256 + within for row in (0, 1, 15, 16, 40, 127) for within in (0, 3, 4, 100, 248)]
-    return [*header, *rows, *range(PAGE, size, PAGE), size - PAGE - 1, size - 257, size - 256, size - 1]
+    length = RING_ROW.itemsize
+    rows = [RING_HEADER_SIZE + row * length + at for row in (0, 1, 15, 16, 40, 127) for at in (0, 3, 4, 5, 100, 255)]
+    return [*header, *rows, *range(PAGE, size, PAGE), size - PAGE - 1, size - length - 1, size - length, size - 1]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

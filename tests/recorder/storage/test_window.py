@@ -63,7 +63,7 @@ def test_the_file_is_as_the_contract_says(window: Window, tmp_path: Path) -> Non
     # THEN the file's bytes, read by offset, are header and rows
     data = (tmp_path / "run" / RING_FILE).read_bytes()
     assert data[:8] == RING_MAGIC
-    assert np.frombuffer(data[8:16], "<u4").tolist() == [FORMAT_VERSION, 256]
+    assert np.frombuffer(data[8:16], "<u4").tolist() == [FORMAT_VERSION, RING_ROW.itemsize]
     assert np.frombuffer(data[16:32], "<u8").tolist() == [64, 3]
     assert header_number(tmp_path / "run", RING_PUBLISHED_OFFSET) == 5
     rows = np.frombuffer(data, RING_ROW, 5, RING_HEADER_SIZE)
@@ -77,7 +77,7 @@ def test_the_file_is_as_the_contract_says(window: Window, tmp_path: Path) -> Non
 def test_all_blocks_are_there_from_the_start(tmp_path: Path, window: Window) -> None:
     # A sparse file on a disk that fills up is a SIGBUS.
     status = (tmp_path / "run" / RING_FILE).stat()
-    assert status.st_size == RING_HEADER_SIZE + 64 * 256
+    assert status.st_size == RING_HEADER_SIZE + 64 * RING_ROW.itemsize
     assert status.st_blocks * 512 >= status.st_size
 
 
@@ -87,7 +87,7 @@ def test_all_blocks_are_there_without_posix_fallocate(tmp_path: Path, monkeypatc
     append(made, 1.0)
     assert left_in(tmp_path) == {0: 1.0}
     status = (tmp_path / RING_FILE).stat()
-    assert status.st_blocks * 512 >= status.st_size == RING_HEADER_SIZE + 8192 * 256
+    assert status.st_blocks * 512 >= status.st_size == RING_HEADER_SIZE + 8192 * RING_ROW.itemsize
     made.close()
 
 
