@@ -162,7 +162,7 @@ def test_nothing_matches(patterns: list[str], options: dict[str, Any], message: 
 
 def test_a_figure_that_no_trace_has(tmp_path: Path) -> None:
     trace = open_trace(write(tmp_path / "run.parquet", [1.0]))
-    with pytest.raises(ValueError, match="'shape' is no figure of a trace; known are abs_max"):
+    with pytest.raises(ValueError, match="'shape' is no figure of a trace; known are abs_min, abs_max"):
         history_of(trace, ["*"], figure="shape")
 
 
@@ -211,7 +211,7 @@ def test_the_command(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["nosuch"], "no recorded tensor matches"),
-        (["a.b", "--figure", "shape"], "'shape' is not one of abs_max"),
+        (["a.b", "--figure", "shape"], "'shape' is not one of abs_min, abs_max"),
         ([], "Missing argument"),
     ],
 )
