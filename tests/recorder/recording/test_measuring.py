@@ -293,7 +293,7 @@ def test_a_new_tensor_at_a_dead_ones_address_is_read() -> None:
     found = set()
     for number in range(50):
         tensor = torch.full((3,), float(number))
-        found.add(measure(tensor).figures)  # type: ignore[union-attr]
+        found.add(measure(tensor).tensor)  # type: ignore[union-attr]
         del tensor
         gc.collect(0)
     assert len(found) == 50
