@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from overflow_analyzer.convert.outputs import new_file
-from overflow_analyzer.format.arrow_arrays import number_array
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import number_array, numbers
 from overflow_analyzer.format.columns import RANK_FIELD, SCHEMA, SINGLE_FILE_SCHEMA
 from overflow_analyzer.format.parts import METADATA_PART_KEY, open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo

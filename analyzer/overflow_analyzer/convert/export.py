@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from overflow_analyzer.format.arrow_arrays import number_array
+from overflow_analyzer.format.arrays import number_array
 from overflow_analyzer.format.columns import SINGLE_FILE_SCHEMA
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.strict_json import to_json_line

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError
-from overflow_analyzer.format.arrow_arrays import bit_array, number_array, text_array
+from overflow_analyzer.format.arrays import bit_array, number_array, text_array
 from overflow_analyzer.format.columns import BY_NAME, COLUMNS, MAX_DIMENSIONS, SCHEMA, Column
 from overflow_analyzer.format.files import open_regular, read_regular
 from overflow_analyzer.format.names import read_names

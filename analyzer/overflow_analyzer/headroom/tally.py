@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.format.column_arrays import Integers, coded, numbers
+from overflow_analyzer.format.arrays import Integers, coded, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS
 from overflow_analyzer.format.float_formats import FloatFormat, float_format
 from overflow_analyzer.format.frames import IGNORED_NOTE

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from overflow_analyzer.format.arrow_arrays import bit_array
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import bit_array, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS
 from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_analyzer.headroom.tally import COLUMNS, Nearest, Tally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_analyzer.format.column_arrays import coded
+from overflow_analyzer.format.arrays import coded
 from overflow_analyzer.format.parts import stream_row_group
 from overflow_analyzer.trace.nonfinite_rows import ignored_rows
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from overflow_analyzer.errors import NotRecordedError
-from overflow_analyzer.format.arrow_arrays import number_array
-from overflow_analyzer.format.column_arrays import Integers, coded, numbers
+from overflow_analyzer.format.arrays import Integers, coded, number_array, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS, columns_of
 from overflow_analyzer.format.patterns import regular_expression
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.format.column_arrays import Integers, coded, numbers
+from overflow_analyzer.format.arrays import Integers, coded, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS
 from overflow_analyzer.format.frames import IGNORED_NOTE
 

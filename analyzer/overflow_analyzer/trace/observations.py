@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from overflow_analyzer.format.column_arrays import Integers, numbers, rows_where
+from overflow_analyzer.format.arrays import Integers, numbers, rows_where
 from overflow_analyzer.format.columns import COUNT_COLUMNS
 from overflow_analyzer.format.frames import frames_from_tables
 

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
-from overflow_analyzer.format.arrow_arrays import bit_array
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import bit_array, numbers
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, open_regular, read_regular
 from overflow_analyzer.format.frames import Frame, frames_from_tables

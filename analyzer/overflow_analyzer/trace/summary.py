@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import numbers
 from overflow_analyzer.format.columns import FORMAT_VERSION
 from overflow_analyzer.trace.gaps import Kept, KeptBuilder
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import numbers
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import whole_file
 from overflow_analyzer.format.parts import METADATA_PART_KEY, open_part_writer, part_metadata

@@ -8,7 +8,7 @@ import numpy as np
 
 from overflow_analyzer.diff.stream.block import UNKNOWN
 from overflow_analyzer.diff.stream.grouping import run_starts
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

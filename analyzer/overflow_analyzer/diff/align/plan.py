@@ -16,7 +16,7 @@ from overflow_analyzer.diff.align.vocabulary import Vocabulary
 from overflow_analyzer.diff.align.wrappers import strip_wrappers
 from overflow_analyzer.diff.stream.reading import SET_ASIDE, SharedNames
 from overflow_analyzer.errors import NotRecordedError
-from overflow_analyzer.format.column_arrays import numbers, plain
+from overflow_analyzer.format.arrays import numbers, plain
 from overflow_analyzer.format.patterns import regular_expression
 
 if TYPE_CHECKING:

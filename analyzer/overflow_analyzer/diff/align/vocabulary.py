@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from overflow_analyzer.diff.stream.block import constant
-from overflow_analyzer.format.arrow_arrays import text_array
-from overflow_analyzer.format.column_arrays import plain
+from overflow_analyzer.format.arrays import plain, text_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

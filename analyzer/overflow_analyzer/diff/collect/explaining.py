@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import numbers
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.align.plan import Plan

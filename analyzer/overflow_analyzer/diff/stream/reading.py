@@ -22,7 +22,7 @@ from overflow_analyzer.diff.stream.block import (
     Block,
     constant,
 )
-from overflow_analyzer.format.column_arrays import numbers
+from overflow_analyzer.format.arrays import numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS, KINDS, PHASES, ROLES
 from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_analyzer.format.parts import stream_row_group

@@ -1,4 +1,4 @@
-"""Columns as numpy arrays are what Arrow says they are, however they lie in memory."""
+"""Columns as numpy arrays are what Arrow says they are, however they lie in memory; made ones are what it makes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overflow_analyzer.format.column_arrays import coded, numbers
+from overflow_analyzer.format.arrays import bit_array, coded, number_array, numbers, text_array
 
 ROOT = Path(__file__).resolve().parents[3]
 FIGURES = st.none() | st.floats()
@@ -76,3 +77,37 @@ for command in (["report", a], ["info", a], ["top", a], ["batch", a, "1"], ["dif
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+KINDS = ["int16", "int32", "int64", "uint8", "uint32", "float64"]
+
+
+@given(st.lists(st.integers(0, 100)), st.sampled_from(KINDS), st.data())
+def test_numbers_and_nulls(values: list[int], kind: str, data: Any) -> None:
+    absent = np.array(data.draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values))), dtype=bool)
+    some = np.array(values, kind)
+    for mask in (None, absent):
+        array = number_array(some, mask)
+        array.validate(full=True)
+        assert array.equals(pa.array(some, mask=mask))
+
+
+def test_numbers_that_do_not_lie_together() -> None:
+    assert number_array(np.arange(10)[::3]).to_pylist() == [0, 3, 6, 9]
+
+
+@given(st.lists(st.booleans()))
+def test_bits(values: list[bool]) -> None:
+    assert bit_array(np.array(values, dtype=bool)).to_pylist() == values
+
+
+@given(st.lists(st.text()))
+def test_texts(texts: list[str]) -> None:
+    array = text_array(texts)
+    array.validate(full=True)
+    assert array.equals(pa.array(texts, pa.string()))
+
+
+def test_a_lone_surrogate_is_no_text() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        text_array(["\ud800"])

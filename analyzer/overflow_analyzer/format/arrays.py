@@ -1,4 +1,8 @@
-"""Columns of a trace's tables as numpy arrays: numbers as they are, names as codes."""
+"""Arrow columns as numpy arrays, numbers as they are and names as codes, and numpy arrays as Arrow's.
+
+Both ways go by the buffers. Arrow's own conversions, ``pa.array`` and ``to_numpy``, import pandas where that is
+installed: half a second and tens of MiB, in the middle of a training or before an answer.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
 
 Integers = npt.NDArray[np.int64]
@@ -29,10 +32,7 @@ def coded(table: pa.Table, name: str) -> tuple[Integers, list[Any]]:
 
 
 def plain(array: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
-    """Return an Arrow array of numbers as its values, anything where null, and which are null (None: none).
-
-    Arrow's own conversion imports pandas where that is installed: longer than a whole search takes.
-    """
+    """Return an Arrow array of numbers as its values, anything where null, and which are null (None: none)."""
     dtype = _dtype(array.type)
     if not len(array):
         return np.empty(0, dtype), None
@@ -65,3 +65,34 @@ def rows_where(table: pa.Table, **names: str) -> Integers:
         matching = [some == code for code, one in enumerate(values) if one == value]
         found = found[np.logical_or.reduce(matching)] if matching else found[:0]
     return found
+
+
+def number_array(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return numbers as an Arrow array, which keeps their memory alive.
+
+    Args:
+        values: One dimension of integers or floats.
+        absent: Which of them are null; None where none is.
+    """
+    present = None if absent is None else _bits(~absent)
+    buffers = [present, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def bit_array(values: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return bools as an Arrow array."""
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+
+
+def text_array(texts: Sequence[str]) -> pa.Array:
+    """Return texts as an Arrow array of type string."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(one) for one in encoded], out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    )
+
+
+def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
