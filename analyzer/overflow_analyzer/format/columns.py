@@ -144,7 +144,7 @@ COLUMNS: Final = (
     ),
     Column(
         "note", _NAME, "tensor",
-        "what else is to be said, parts separated by `; `; `ignored` marks an intended infinity",
+        "what else is known of the entry, parts separated by `; `; `ignored` marks an intended infinity",
         nullable=True,
     ),
     Column("optimizer_step", _COUNT, "frame", "optimizer steps taken before this frame"),
