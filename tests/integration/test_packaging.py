@@ -81,7 +81,7 @@ def test_the_metadata_says_what_installing_brings(wheel: Path) -> None:
     # THEN an analyst's machine gets no torch: it is an extra
     base = {requirement.partition(">")[0] for requirement in required if "extra ==" not in requirement}
     assert base == {"numpy", "pyarrow", "click", "tabulate"}
-    assert "torch>=2.4; extra == 'recorder'" in required
+    assert "torch>=2.6; extra == 'recorder'" in required
     assert metadata["Name"] == "overflow-trace"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
