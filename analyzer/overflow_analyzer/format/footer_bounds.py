@@ -28,7 +28,7 @@ _COLUMNS: Final = 1
 _NAME: Final = (3, 3, 0)
 _MAX, _MIN = (3, 12, 5), (3, 12, 6)
 _HISTOGRAMS: Final = ((3, 16, 2), (3, 16, 3))
-_WORTH_COMPILING: Final = 8
+_WORTH_COMPILING: Final = 3  # row groups: as long as a pattern takes to compile, so many take to walk through
 
 
 class Leaf(NamedTuple):
@@ -134,7 +134,7 @@ class _Layout:
                 if leaf.size and [len(end) for end in chunk.ends.values()] == [leaf.size, leaf.size]:
                     bounds[leaf.name] = _integer(chunk.ends[_MIN]), _integer(chunk.ends[_MAX])
                     if tuple(chunk.ends) == (_MAX, _MIN):
-                        sources[leaf] = b"".join(chunk.pattern)
+                        sources[leaf] = chunk.source
         if sources != self._sources:
             self._sources, self._patterns, self._walked = sources, {}, 0
         self._walked += 1
@@ -161,6 +161,8 @@ class _Walk:
         self.data, self.at = data, at
         self.pattern: list[bytes] = []
         """A regular expression of what was passed; of a column's chunk, from its name on."""
+        self.source = b""
+        """The same up to the last of ``ends``."""
         self.ends: dict[tuple[int, ...], bytes] = {}
         """The least and the largest value in a column's chunk, in their order."""
         self.lengths: dict[tuple[int, ...], int] = {}
@@ -224,6 +226,7 @@ class _Walk:
         elif path in (_MIN, _MAX):
             self.ends[path] = found
             self.pattern.append(b"(.{%d})" % length)
+            self.source = b"".join(self.pattern)
         else:
             self.pattern.append(b".{%d}" % length)
 
