@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from overflow_analyzer.trace.opening import Trace
-    from overflow_analyzer.trace.rank_trace import RankTrace
 
     Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
 
@@ -43,12 +42,9 @@ def ranked_tables(
     for one in trace.ranks if rank is None else (trace.rank(rank),):
         for table in progress(one.tables(), len(one.row_groups) + 1):
             for start in range(0, table.num_rows, _ROWS_A_PIECE):
-                yield _ranked(table.slice(start, _ROWS_A_PIECE), one)
-
-
-def _ranked(table: pa.Table, rank: RankTrace) -> pa.Table:
-    ranks = number_array(np.full(table.num_rows, rank.rank, np.int32))
-    return pa.table([*table.columns, ranks], schema=SINGLE_FILE_SCHEMA)
+                some = table.slice(start, _ROWS_A_PIECE)
+                ranks = number_array(np.full(some.num_rows, one.rank, np.int32))
+                yield pa.table([*some.columns, ranks], schema=SINGLE_FILE_SCHEMA)
 
 
 def csv_pieces(tables: Iterable[pa.Table]) -> Iterator[str]:

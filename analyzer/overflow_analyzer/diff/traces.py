@@ -153,12 +153,9 @@ class _Comparison:
     def _divergence(self, found: Found | None) -> Divergence | None:
         if found is None:
             return None
-        analysis = self._analysis_of(found)
+        analysis = next(one for one in self._ranks if one.rank_a == found.rank)
         only = self._plan.matches.only_b if found.only_in == "b" else self._plan.matches.only_a
         return self._naming.divergence(found, analysis.rank_b, frozenset(only))
-
-    def _analysis_of(self, found: Found) -> RankAnalysis:
-        return next(one for one in self._ranks if one.rank_a == found.rank)
 
     def _compared(self) -> Compared:
         return Compared(

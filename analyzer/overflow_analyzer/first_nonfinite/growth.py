@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from overflow_analyzer.format.float_formats import FloatFormat
-    from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.frames import Frame
 
 
 _MOST_STEPS: Final = 6
@@ -94,16 +94,18 @@ def _roles(frames: Sequence[Frame], at: int) -> tuple[str, ...]:
 
 def _steps(frame: Frame, roles: tuple[str, ...], limits: FloatFormat) -> list[GrowthStep]:
     return [
-        _step(frame, entry, entry.finite_abs_max, entry.finite_abs_max / limits.max)
+        GrowthStep(
+            frame.frame_number,
+            frame.module_name,
+            frame.module_class,
+            entry.context,
+            entry.dtype or "",
+            entry.finite_abs_max,
+            entry.finite_abs_max / limits.max,
+        )
         for entry in frame.entries
         if entry.role in roles
         and not entry.nonfinite_count
         and float_format(entry.dtype)
         and is_magnitude(entry.finite_abs_max)
     ]
-
-
-def _step(frame: Frame, entry: Entry, figure: float, share: float) -> GrowthStep:
-    return GrowthStep(
-        frame.frame_number, frame.module_name, frame.module_class, entry.context, entry.dtype or "", figure, share
-    )

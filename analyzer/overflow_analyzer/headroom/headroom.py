@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from overflow_analyzer.trace.opening import Trace
-    from overflow_analyzer.trace.rank_trace import RankTrace
 
     Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
 
@@ -105,7 +104,8 @@ def headroom_of(
     limits = None if dtype is None else _known(dtype)
     tally = Tally(limits)
     for one in asked:
-        for table in progress(one.tables(COLUMNS), _about(one)):
+        about = sum(group.rows // _ROWS_A_TABLE + 1 for group in one.row_groups) + 1
+        for table in progress(one.tables(COLUMNS), about):
             tally.add(table)
         tally.end_rank()
     modules = tuple(_module(tally, number) for number in range(len(tally.names)))
@@ -116,10 +116,6 @@ def _known(dtype: str) -> FloatFormat:
     if dtype not in FLOAT_FORMATS:
         raise ValueError(f"{dtype!r} is no floating-point format; known are {', '.join(FLOAT_FORMATS)}")
     return FLOAT_FORMATS[dtype]
-
-
-def _about(rank: RankTrace) -> int:
-    return sum(group.rows // _ROWS_A_TABLE + 1 for group in rank.row_groups) + 1
 
 
 def _module(tally: Tally, number: int) -> ModuleHeadroom:

@@ -35,12 +35,11 @@ def render_explanation(finding: Finding) -> str:
         ("What this trace does not say", finding.coverage),
         ("Next", (finding.cause.next_step,)),
     )
-    lines = [line for title, found in sections for line in _section(title, tuple(found))]
+    lines: list[str] = []
+    for title, found in sections:
+        items = [f"  {one}" for one in found]
+        lines += [title, *items] if items else []
     return "".join(f"{escape(line)}\n" for line in lines)
-
-
-def _section(title: str, lines: tuple[str, ...]) -> list[str]:
-    return [title, *(f"  {line}" for line in lines)] if lines else []
 
 
 def _confidence(finding: Finding) -> str:

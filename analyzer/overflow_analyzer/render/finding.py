@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.render.explanation import render_explanation
 from overflow_analyzer.render.report import render_report
@@ -12,8 +13,6 @@ from overflow_analyzer.text.terminal import highlight
 from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from overflow_analyzer.first_nonfinite.finding import Finding
     from overflow_analyzer.format.frames import Frame
     from overflow_analyzer.trace.opening import Trace
@@ -101,49 +100,26 @@ def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[st
     """Return a finding for ``to_json``; where there is none the same keys, most of them null."""
     if finding is None:
         return {"found": False, **dict.fromkeys(_KEYS), "coverage": coverage, "frames": []}
-    frame, entry = finding.frame, finding.entry
-    values = {
-        "rank": finding.rank,
-        "world_size": finding.world_size,
-        **{name: getattr(frame, name) for name in _OF_FRAME},
-        **{name: getattr(entry, name) for name in _OF_ENTRY},
-        "origin": None if finding.origin is None else _place(finding.origin),
-        "cause": finding.cause,
-        "finite_before": None if finding.finite_before is None else _place(finding.finite_before),
-        **{name: [_place(one) for one in getattr(finding, name)] for name in _CHAINS},
-        "growth": finding.growth,
-        "other_ranks": finding.other_ranks,
-    }
-    return {"found": True, **values, "coverage": coverage, "frames": finding.window}
+    parts = (vars(finding), vars(finding.entry), vars(finding.frame))
+    values = {name: next(part[name] for part in parts if name in part) for name in _KEYS}
+    places = {name: _placed(values[name]) for name in _PLACES}
+    return {"found": True, **values, **places, "coverage": coverage, "frames": finding.window}
 
 
-_OF_FRAME = ("batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step")
-_OF_ENTRY = (
-    "role",
-    "context",
-    "dtype",
-    "shape",
-    "abs_min",
-    "abs_max",
-    "nan_count",
-    "posinf_count",
-    "neginf_count",
-    "finite_abs_max",
-)
-_CHAINS = ("chain", "propagated", "absorbed", "absorbed_before")
-_KEYS = (
-    "rank",
-    "world_size",
-    *_OF_FRAME,
-    *_OF_ENTRY,
-    "origin",
-    "cause",
-    "finite_before",
-    *_CHAINS,
-    "growth",
-    "other_ranks",
-)
+_PLACES: Final = ("origin", "finite_before", "chain", "propagated", "absorbed", "absorbed_before")
+_KEYS: Final = (
+    "rank", "world_size",
+    "batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step",
+    "role", "context", "dtype", "shape", "abs_min", "abs_max", "nan_count", "posinf_count", "neginf_count",
+    "finite_abs_max", "origin", "cause", "finite_before", "chain", "propagated", "absorbed", "absorbed_before",
+    "growth", "other_ranks",
+)  # fmt: skip
 
 
-def _place(frame: Frame) -> dict[str, Any]:
-    return {name: getattr(frame, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}
+def _placed(frames: Frame | Sequence[Frame] | None) -> Any:
+    """Return frames as where they are."""
+    if frames is None:
+        return None
+    if isinstance(frames, Sequence):
+        return [_placed(one) for one in frames]
+    return {name: getattr(frames, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}

@@ -16,7 +16,6 @@ from overflow_analyzer.text.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from overflow_analyzer.format.run_info import RunInfo
     from overflow_analyzer.trace.gaps import Kept
     from overflow_analyzer.trace.summary import RankSummary, Summary
 
@@ -126,11 +125,13 @@ def _run_facts(summary: Summary) -> Iterator[tuple[str, str]]:
     run = summary.ranks[0].run
     if run.run_id:
         yield "run", f"{run.run_id}, started {_time(run.started_ns)}{_hosts(summary)}"
-    if versions := _versions(run):
-        yield "versions", versions
-    given = {name: value for name, value in run.options.items() if value not in (None, [], "")}
-    if given:
-        yield "options", ", ".join(f"{name}={_option(value)}" for name, value in given.items())
+    named = {"torch": run.torch_version, "Python": run.python_version, "overflow-trace": run.recorder_version}
+    if versions := [f"{name} {version}" for name, version in named.items() if version]:
+        yield "versions", ", ".join(versions)
+    given = ((name, value) for name, value in run.options.items() if value not in (None, [], ""))
+    texts = (f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in given)
+    if options := ", ".join(texts):
+        yield "options", options
     if call := seed_call(run):
         yield "seeds", call
     if command := replay_command(run):
@@ -206,19 +207,10 @@ def _size_of(summary: Summary) -> str:
     return f"{frames}, {rows}, {_bytes(summary.bytes)}{per_row}"
 
 
-def _versions(run: RunInfo) -> str:
-    named = {"torch": run.torch_version, "Python": run.python_version, "overflow-trace": run.recorder_version}
-    return ", ".join(f"{name} {version}" for name, version in named.items() if version)
-
-
 def _hosts(summary: Summary) -> str:
     hosts = list(dict.fromkeys(rank.run.hostname for rank in summary.ranks if rank.run.hostname))
     more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
     return f" on {hosts[0]}{more}" if hosts else ""
-
-
-def _option(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _time(time_ns: int) -> str:

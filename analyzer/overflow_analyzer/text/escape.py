@@ -16,9 +16,5 @@ def escape(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        _escaped(character) if unicodedata.category(character) in _ACTIVE else character for character in text
+        one.encode("unicode_escape").decode("ascii") if unicodedata.category(one) in _ACTIVE else one for one in text
     )
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -96,7 +96,8 @@ def regions(a: Iterator[Block], b: Iterator[Block]) -> Iterator[Region]:
         stretch = min(len(left.block), len(right.block))
         equal = equal_rows(left.block, right.block, stretch, KEY)
         if equal < stretch:
-            equal = min(_start_of_batch(side.block["batch"], equal) for side in (left, right) if side.block is not None)
+            batches = (side.block["batch"][: equal + 1] for side in (left, right) if side.block is not None)
+            equal = min(int(run_starts(one)[-1]) for one in batches)  # where the batch of the first difference begins
         if equal:
             one, other = left.block.take(slice(equal)), right.block.take(slice(equal))
             last = slice(equal - 1, equal)
@@ -111,10 +112,6 @@ def regions(a: Iterator[Block], b: Iterator[Block]) -> Iterator[Region]:
         while buffer.block is not None:
             yield _unmatched(buffer.block, is_a=buffer is left, before=before)
             buffer.pass_over(len(buffer.block))
-
-
-def _start_of_batch(batches: Indices, row: int) -> int:
-    return int(run_starts(batches[: row + 1])[-1])
 
 
 def _joined(left: _Buffer, right: _Buffer, before: tuple[Block, Block] | None) -> Region:

@@ -48,8 +48,9 @@ class FramesAround:
     def keys(self) -> list[Hashable]:
         """Return what identifies a frame in both runs."""
         return [
-            (self._codes[one.module_name], one.call_index if one.phase in _COUNTED else None, _walk(one.phase))
+            (self._codes[one.module_name], one.call_index if one.phase in _COUNTED else None, walk)
             for one in self.frames
+            for walk in ["forward" if one.phase in ("train", "eval") else one.phase]
         ]
 
     def block(self, offset: int) -> Block | None:
@@ -83,10 +84,6 @@ def read_frames_around(
         FramePair(pair.a, pair.b, frozenset(differing.get(pair.a.frame_number, ()))) if pair.a and pair.b else pair
         for pair in pairs
     )
-
-
-def _walk(phase: str) -> str:
-    return "forward" if phase in ("train", "eval") else phase
 
 
 def _side_by_side(

@@ -155,7 +155,7 @@ def _before(first: Divergence) -> str:
 def figure_text(largest: FigureDifference) -> str:
     """Return a sentence with both values, their distance and what is tolerated."""
     name = _NAMES.get(largest.figure, largest.figure)
-    values = f"{_capital(name)} is {number_text(largest.a)} in A and {number_text(largest.b)} in B"
+    values = f"{name[:1].upper()}{name[1:]} is {number_text(largest.a)} in A and {number_text(largest.b)} in B"
     if largest.relative in (0.0, float("inf")) or largest.figure.endswith("_count"):
         return f"{values}."
     return (
@@ -187,7 +187,3 @@ def _ordinal(index: int) -> str:
     number = index + 1
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

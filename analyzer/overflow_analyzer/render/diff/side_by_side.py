@@ -36,12 +36,12 @@ def render_side_by_side(pairs: Sequence[FramePair], names: tuple[str, str], widt
     column = max(display_width(left) for left, _, _ in rows)
     if width is not None:
         column = min(column, max(_NARROWEST, (width - len(_ALIKE)) // 2))
-    lines = (f"{_padded(left, column)}{mark}{_fitted(right, column, width)}".rstrip() for left, mark, right in rows)
+    rest = None if width is None else max(_NARROWEST, width - column - len(_ALIKE))
+    lines = (
+        f"{_padded(left, column)}{mark}{right if rest is None else shorten(right, rest)}".rstrip()
+        for left, mark, right in rows
+    )
     return "".join(f"{line}\n" for line in lines)
-
-
-def _fitted(text: str, column: int, width: int | None) -> str:
-    return text if width is None else shorten(text, max(_NARROWEST, width - column - len(_ALIKE)))
 
 
 def _padded(text: str, column: int) -> str:
