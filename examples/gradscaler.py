@@ -33,7 +33,7 @@ def main() -> None:
 
     with TraceRecorder(model, path, every_n_batches=2, overwrite=True) as recorder:
         for step in range(10):
-            recorder.batch_number = step
+            recorder.begin_batch(step)
             for _ in range(ACCUMULATED):
                 inputs, targets = torch.randn(32, 16), torch.randint(4, (32,))
                 with torch.autocast("cpu", dtype=torch.float16):

@@ -106,23 +106,25 @@ class TraceRecorder:
         self.callbacks = CallbackHandler([*_builtin_callbacks(self.options), *callbacks])
         self._session: Session | None = None
         self._storage: Storage | None = None
-        self._closed = False
+        self._closed = self._abandoned = False
         self._notes: list[str] = []
 
     def start(self) -> Self:
-        """Claim the path and attach to the model; a second call does nothing.
+        """Claim the path and attach to the model; where it is attached already, nothing happens.
+
+        After ``close`` it goes on in the same trace: batches, frames and optimizer steps are counted on.
 
         Raises:
             TraceExistsError: Something is at the path that may not be replaced.
             Exception: What a callback raised or ended the run with when the first batch began.
         """
-        if self._session is not None or self._closed:
+        session = self._session
+        if self._abandoned and session is not None:
+            warn("the recorder belongs to the process that this one was forked from: nothing is recorded here")
+        if self._abandoned or (session is not None and (not self._closed or session.failure is not None)):
             return self
-        attached_recorders.make_way(self)
         try:
-            run = describe_run(self.model, self.options)
-            rows = _rows_per_frame(self.model)
-            self._storage = Storage(self.path, run, self.options, rows, _unless_gone(self.switch_off))
+            storage = self._open()
         except TraceExistsError:
             raise
         except Exception as error:  # noqa: BLE001  training starts all the same
@@ -130,16 +132,33 @@ class TraceRecorder:
         # Only once the path is ours: a refusal costs the recorder nothing that is on the model already.
         attached_recorders.replace(self)
         try:
-            self._session = Session(self.model, self.options, self._storage, self._emit, self.callbacks.listens_to)
-            self._session.attach()
+            session = self._attach(storage)
         except Exception as error:  # noqa: BLE001  the same
             return self._failed_to_start(error)
         try:
-            self._session.begin_batch()
+            session.begin()
         except Exception as error:
             self.close(how="exception", reason=describe_error(error))
             raise
         return self
+
+    def _open(self) -> Storage:
+        if self._storage is not None:
+            self._storage.reopen()
+            return self._storage
+        attached_recorders.make_way(self)
+        run, rows = describe_run(self.model, self.options), _rows_per_frame(self.model)
+        self._storage = Storage(self.path, run, self.options, rows, _unless_gone(self.switch_off))
+        return self._storage
+
+    def _attach(self, storage: Storage) -> Session:
+        if self._session is None:
+            self._session = Session(self.model, self.options, storage, self._emit, self.callbacks.listens_to)
+        else:
+            self._session.resume()
+        self._closed = False
+        self._session.attach()
+        return self._session
 
     def _failed_to_start(self, error: Exception) -> Self:
         self.abandon()
@@ -180,7 +199,7 @@ class TraceRecorder:
         batch_number: int | None = None,
         frame_number: int | None = None,
     ) -> None:
-        """Let go of the model and complete the trace; a second call does nothing.
+        """Let go of the model and complete the trace; a second call does nothing, ``start`` goes on in the same trace.
 
         Args:
             how: How the run ended, for ``overflow-analyze info``.
@@ -205,7 +224,7 @@ class TraceRecorder:
 
     def abandon(self) -> None:
         """Switch off in a forked child without touching the trace, which is the parent's."""
-        self._closed = True
+        self._closed = self._abandoned = True
         if self._session is not None:
             self._session.detach()
         if self._storage is not None:
@@ -228,22 +247,36 @@ class TraceRecorder:
 
     @property
     def batch_number(self) -> int:
-        """The current batch, 0-based. Assigning starts that batch, and from then on only the loop counts."""
+        """The current batch, 0-based.
+
+        Assigning starts that batch, and the root's forwards count on from there, as in a run that resumes. A loop that
+        assigns for every batch is the only one that counts, from the second time on.
+        """
         return 0 if self._session is None else self._session.batches.current.number
 
     @batch_number.setter
     def batch_number(self, number: int) -> None:
         if self._session is not None and not self._closed:
-            self._session.start_batch(number, after_current=False)
+            self._session.set_batch_number(number)
+
+    def begin_batch(self, number: int) -> None:
+        """Begin a batch, in loops that never call the root's forward or call it several times a batch.
+
+        From then on only the loop counts, with this method or ``step``.
+
+        Args:
+            number: Of the batch, 0-based.
+        """
+        if self._session is not None and not self._closed:
+            self._session.begin_batch(number)
 
     def step(self) -> None:
         """End the batch, in loops that never call the root's forward or call it several times a batch.
 
         Before the first call every root forward is a batch. A loop that calls the root several times a batch therefore
-        assigns ``batch_number = 0`` before it starts.
+        calls ``begin_batch(0)`` before it starts.
         """
-        if self._session is not None and not self._closed:
-            self._session.start_batch(self.batch_number + 1, after_current=True)
+        self.begin_batch(self.batch_number + 1)
 
     def end_batch(self) -> None:
         """End the current batch's forward, if the root's was not called. What follows still belongs to the batch.

@@ -86,7 +86,7 @@ def test_a_loop_that_counts_itself_makes_one_batch_of_each_text(tmp_path: Path) 
 
     # WHEN
     with recording(model, tmp_path / "run") as (recorder, frames):
-        recorder.batch_number = 0
+        recorder.begin_batch(0)
         for _ in range(2):
             generate(model, do_sample=False)
             recorder.step()

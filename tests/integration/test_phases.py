@@ -128,7 +128,7 @@ def test_five_evaluations_in_a_loop_that_counts_itself(tmp_path: Path) -> None:
 
     # WHEN it says so before its first batch
     with recording(model, tmp_path / "run") as (recorder, frames):
-        recorder.batch_number = 0
+        recorder.begin_batch(0)
         for _ in range(2):
             model(X).sum().backward()
             with torch.no_grad():
@@ -215,7 +215,7 @@ def test_two_forwards_a_step_at_different_weights(counted: bool, tmp_path: Path)
     # WHEN
     with recording(model, tmp_path / "run") as (recorder, frames):
         if counted:
-            recorder.batch_number = 0
+            recorder.begin_batch(0)
         for _ in range(2):
             model(X).sum().backward()
             with torch.no_grad():

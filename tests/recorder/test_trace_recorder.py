@@ -168,14 +168,35 @@ def test_step_counts_for_a_loop_that_never_calls_the_root(tmp_path: Path) -> Non
     ]
 
 
-def test_batch_number_can_be_set(tmp_path: Path) -> None:
-    # GIVEN a run that was resumed at batch 1000
+def test_a_run_that_resumes_counts_on_from_the_number_it_sets(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    with recording(model, tmp_path / "run") as (recorder, frames):
+        recorder.batch_number = 100
+        for _ in range(3):
+            model(X)
+    assert [(frame.batch_number, frame.call_index) for frame in frames] == [(100, 0), (101, 0), (102, 0)]
+
+
+def test_a_number_set_for_each_batch_is_its_number(tmp_path: Path) -> None:
+    # GIVEN a loop that sets the number for each batch, and calls the root more often from the second batch on
+    model = nn.Linear(2, 2)
+    with recording(model, tmp_path / "run") as (recorder, frames):
+        for number, calls in ((7, 1), (9, 2), (11, 3)):
+            recorder.batch_number = number
+            for _ in range(calls):
+                model(X)
+    # THEN calls no longer count once the loop has set the number twice
+    assert [frame.batch_number for frame in frames] == [7, 9, 9, 11, 11, 11]
+
+
+def test_a_loop_that_begins_its_batches(tmp_path: Path) -> None:
+    # GIVEN a run that was resumed at batch 1000 and calls the root twice a batch
     model = nn.Linear(2, 2)
 
     # WHEN
     with recording(model, tmp_path / "run", every_n_batches=None, trace_batch_nums=[1000, 1002]) as (recorder, frames):
         for number in range(1000, 1004):
-            recorder.batch_number = number
+            recorder.begin_batch(number)
             model(X)
             model(X)
 

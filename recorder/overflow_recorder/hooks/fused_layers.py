@@ -32,7 +32,7 @@ class FusedLayers:
     def __init__(self, is_ours: Callable[[Any], bool]) -> None:
         self._is_ours = is_ours
         self._left_over: list[RemovableHandle] = []
-        self._attached = True
+        self._attached = False
 
     def step_aside(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], after: Callable[..., None]
@@ -77,8 +77,12 @@ class FusedLayers:
         while self._left_over:
             self._left_over.pop().remove()
 
+    def attach(self) -> None:
+        """Restore hooks from now on."""
+        self._attached = True
+
     def detach(self) -> None:
-        """Never restore a hook again."""
+        """Restore no hook any more."""
         self._attached = False
         self.tidy()
 

@@ -38,7 +38,7 @@ class HookedModule:
         self.is_root = name == ""
         self.parameter_names = tuple(key for key, value in module._parameters.items() if value is not None)
         self.ran = False
-        """Whether a hook behind its forward has been called."""
+        """Whether a hook behind a forward of a module of this name has been called."""
 
 
 class ForwardListener(Protocol):
@@ -147,6 +147,8 @@ class ModuleHooks:
 
     def attach(self) -> None:
         """Attach to every module that has no hook of ours yet; if one refuses, none keeps a hook."""
+        self._fused.attach()
+        self.scripted.clear()
         try:
             self.attach_new()
         except BaseException:
@@ -188,6 +190,7 @@ class ModuleHooks:
         return any(type(hook) is _AfterForward and hook.listener is self._listener for hook in hooks)
 
     def _attach_one(self, hooked: HookedModule, module: nn.Module) -> None:
+        hooked.ran = hooked.name in self.hooked and self.hooked[hooked.name].ran
         if isinstance(module, torch.jit.ScriptModule):
             self.scripted.add(hooked.name)
         after = _AfterForward(self._listener, hooked)

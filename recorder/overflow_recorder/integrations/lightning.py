@@ -61,7 +61,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
         recorder = self.recorder
         if recorder is None or not recorder.is_attached or recorder.model is not pl_module:
             self.recorder = recorder = TraceRecorder(pl_module, self.path, **self.options).start()
-        recorder.batch_number = 0  # from now on the trainer counts, not the calls of the module
+        recorder.begin_batch(0)  # from now on the trainer counts, not the calls of the module
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """By now a checkpoint has been loaded: the check is made behind its last batch."""
@@ -74,7 +74,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
     def _start_batch(self, trainer: Any) -> None:
         if self.recorder is not None:
             self.recorder.optimizer_step = trainer.global_step
-            self.recorder.batch_number = max(0, trainer.fit_loop.total_batch_idx)
+            self.recorder.begin_batch(max(0, trainer.fit_loop.total_batch_idx))
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """The forward has ended, and with it what a device was still computing: ``training_step`` is no forward."""

@@ -83,7 +83,7 @@ class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the li
     def _start_batch(self, state: TrainerState) -> None:
         if self.recorder is not None:
             self.recorder.optimizer_step = state.global_step
-            self.recorder.batch_number = self._next_batch
+            self.recorder.begin_batch(self._next_batch)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -40,7 +40,7 @@ class BatchCounter:
 
     A batch ends when the root's forward returns, but the next one starts only at the next root call: the backward in
     between, with its recomputed frames and gradients, belongs to the batch that it is of. Once a loop has said where
-    its batches end (``step`` or ``set_number``), root calls no longer count.
+    its batches begin (``begin``, or ``set_number`` for the second time), root calls no longer count.
     """
 
     def __init__(self, options: RecorderArguments) -> None:
@@ -48,6 +48,7 @@ class BatchCounter:
         self._every = options.every_n_batches
         self.manual = False
         """Whether the loop counts."""
+        self._was_set = False
         self.current = self._make(0)
 
     def _make(self, number: int) -> Batch:
@@ -79,7 +80,17 @@ class BatchCounter:
         self.current.depth -= 1
         return self.current.depth <= 0
 
-    def set_number(self, number: int) -> None:
+    def begin(self, number: int) -> None:
         """Start batch ``number``; from now on only the loop counts."""
         self.manual = True
         self.current = self._make(number)
+
+    def set_number(self, number: int) -> None:
+        """Start batch ``number``. Root calls count on from there, unless the loop says a number for the second time."""
+        self.manual, self._was_set = self.manual or self._was_set, True
+        self.current = self._make(number)
+
+    def resume(self) -> None:
+        """Go on after a pause: a batch that was in use has ended."""
+        if self.current.called or self.current.frames:
+            self.current = self._make(self.current.number + 1)

@@ -21,6 +21,10 @@ _TRACED: Final = (
     "a forward under torch.jit.trace is neither measured nor counted as a batch: measuring it would become a part of "
     "the graph"
 )
+_UNSEEN_TRAINING: Final = (
+    "no forward in training was seen before an optimizer step: the model is trained where hooks do not run, such as "
+    "inside torch.compile"
+)
 _REMEDY: Final = "to record them, set TORCHDYNAMO_DISABLE=1 or do not compile"
 
 
@@ -37,6 +41,7 @@ class BlindSpots:
         self._hooks = hooks
         self._looked = False
         self._traced = False
+        self._unseen_steps = self._steps = 0
         self.warned = False
         """Whether a warning was given."""
 
@@ -56,6 +61,21 @@ class BlindSpots:
             self._traced = True
             warn(f"not everything is recorded: {_TRACED}")
 
+    def count_step(self, *, trained: bool) -> None:
+        """Count an optimizer step, and warn, once, of training that was not seen.
+
+        Args:
+            trained: Whether a forward in training was seen before it. Before the very first one, the recorder may have
+                been attached too late to see any.
+        """
+        self._steps += 1
+        if trained or not self._any_ran():
+            return
+        self._unseen_steps += 1
+        if self._unseen_steps == 1:
+            self.warned = True
+            warn(f"not everything is recorded: {_UNSEEN_TRAINING}; {_REMEDY}")
+
     def never_called(self) -> str | None:
         """Return why no forward was seen at all; None if one was."""
         if self._any_ran():
@@ -71,19 +91,22 @@ class BlindSpots:
             f"out; {_REMEDY}"
         )
 
-    def notes(self, *, only_batch_zero: bool, ran_whole: bool) -> tuple[str, ...]:
+    def notes(self, *, only_batch: int | None, ran_whole: bool) -> tuple[str, ...]:
         """Return a sentence for everything that is known not to have been seen, for RunInfo; never raises.
 
         Args:
-            only_batch_zero: Whether nothing has told the recorder where one batch ends and the next begins.
+            only_batch: The number of every frame's batch, where nothing has said where one ends and the next begins.
             ran_whole: False where the root's first forward never returned: what was not called may have had no turn.
         """
         with contextlib.suppress(Exception):
             sentences = [self._compiled(), self._scripted(), self._fused(), self._idle() if ran_whole else None]
             if self._traced:
                 sentences.append(_TRACED)
-            if only_batch_zero:
-                sentences.append("the root's forward was never called, so every frame counts as batch 0")
+            if self._unseen_steps:
+                steps = f"before {self._unseen_steps} of {self._steps} optimizer steps"
+                sentences.append(_UNSEEN_TRAINING.replace("before an optimizer step", steps))
+            if only_batch is not None:
+                sentences.append(f"the root's forward was never called, so every frame counts as batch {only_batch}")
             return tuple(sentence for sentence in sentences if sentence is not None)
         return ()
 

@@ -94,6 +94,10 @@ class FrameBuilder:
         self.measuring = Measuring(options.statistics, window.position)
         self.optimizer_step = 0
 
+    def is_outermost(self) -> bool:
+        """Whether no recorded module's forward is under way on this thread."""
+        return not self._calls.stack
+
     def abandon_calls(self) -> None:
         """Forget calls that never returned, as after a KeyboardInterrupt."""
         self._calls.stack.clear()
@@ -101,8 +105,12 @@ class FrameBuilder:
     def enter(self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Measure the inputs before the forward, which may change them in place."""
         calls = self._calls
-        if not calls.stack:
-            calls.phase = _TRAIN if module.training and torch.is_grad_enabled() else _EVAL
+        if not calls.stack and not in_backward():
+            phase = _TRAIN if module.training and torch.is_grad_enabled() else _EVAL
+            if phase != calls.phase:  # weights may have been swapped, as for an evaluation of their moving average
+                self.measuring.forget()
+            self.measuring.count_forward()
+            calls.phase = phase
         inputs = self._named(hooked.name, _INPUT, self._walk_inputs(args, kwargs)) if self._inputs else []
         calls.stack.append(_Call(hooked, id(args), id(kwargs), inputs))
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _MAX_REMEMBERED: Final = 65_536
+MOST_FORWARDS: Final = 64
+"""Outermost forwards for which a tensor's figures stand at most, where nothing else says that it may have changed."""
 
 
 class Deferred:
@@ -50,16 +52,25 @@ class Measuring:
         self._remembered: dict[int, tuple[Any, int, PackedTensor | Deferred]] = {}
         self._buffers: dict[torch.device, DeviceBuffer] = {}
         self._deferred: list[Deferred] = []
+        self._forwards = 0
 
     def forget(self) -> None:
-        """Start a new batch: everything is measured anew."""
+        """Measure everything anew: a batch begins, or weights may have changed."""
         self._remembered.clear()
+        self._forwards = 0
+
+    def count_forward(self) -> None:
+        """Count a forward that no other one has called; what has stood for 64 of them is forgotten."""
+        if self._forwards >= MOST_FORWARDS:
+            self.forget()
+        self._forwards += 1
 
     def __call__(self, tensor: torch.Tensor) -> PackedTensor | Deferred:
         """Return what is known of a tensor; it is read unless this very object was, unchanged, since ``forget``.
 
         Assumes that a change in place raises ``_version``. One through ``.data`` does not: then the earlier figures
-        stand until the batch ends.
+        stand until the next root forward, backward, optimizer step or change between training and evaluation, and for
+        64 outermost forwards at most.
         """
         if type(tensor) in PLAIN and not function_mode_enabled():
             return self._once(tensor)

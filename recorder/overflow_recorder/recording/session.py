@@ -6,6 +6,7 @@ import contextlib
 import functools
 import sys
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -78,7 +79,7 @@ class Session:
         emit: Emit,
         listens_to: Callable[[str], bool],
     ) -> None:
-        self._storage = storage
+        self._storage, self._options = storage, options
         self._emit, self._listens_to = emit, listens_to
         self._detecting = options.trace_batch_nums is None
         self._frame_builder = FrameBuilder(options, storage.window)
@@ -92,6 +93,9 @@ class Session:
         self._root_has_returned = False
         self._backward_batch: Batch | None = None
         self._scaled_batch: Batch | None = None
+        self._trainings = 0
+        """Forwards in training, and backwards, that were seen."""
+        self._trainings_before: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._loss_scale = LossScale()
         self.batches = BatchCounter(options)
         self.failure: str | None = None
@@ -99,6 +103,15 @@ class Session:
         self.blind_spots = BlindSpots(model, self.hooks)
         self._optimizer_steps = OptimizerSteps(model, self._optimizer_stepped, self.fault)
         self._gradients = Gradients(model, options.roles, self._gradient_arrived)
+
+    def resume(self) -> None:
+        """Get ready to be attached again: to the storage's new window, and to report again what was reported before."""
+        step = self.optimizer_step
+        self._frame_builder = FrameBuilder(self._options, self._storage.window)
+        self.optimizer_step = step
+        self._reported.clear()
+        self.batches.resume()
+        self._off = False
 
     def attach(self) -> None:
         """Attach everywhere, or nowhere.
@@ -145,13 +158,13 @@ class Session:
 
     # Batches.
 
-    def begin_batch(self) -> None:
-        """Start measuring the current batch, or not: one that is not recorded costs nothing."""
+    def begin(self) -> None:
+        """Begin with the current batch."""
         self._tell(self._batch_begins())
 
     def _batch_begins(self) -> Iterator[_Event]:
         batch = self.batches.current
-        self._measuring = self._records(batch)
+        self._measuring = self._records(batch)  # a batch that is not recorded costs nothing
         self._backward_batch = None
         self._frame_builder.measuring.forget()
         self._attach_new()
@@ -168,23 +181,19 @@ class Session:
             batch.ended = True
             yield "batch_end", BatchEvent(batch.number, batch.selected)
 
-    def start_batch(self, number: int, *, after_current: bool) -> None:
-        """Do what the loop says: the current batch has ended where it was in use, and another begins.
+    def begin_batch(self, number: int) -> None:
+        """Do what the loop says: batch ``number`` begins, and from now on only the loop counts."""
+        self._tell(self._next_batch(number, self.batches.begin))
 
-        Args:
-            number: Of the batch that begins.
-            after_current: Whether the current one was in use in any case.
+    def set_batch_number(self, number: int) -> None:
+        """Do what the loop says: batch ``number`` begins, and root forwards may count on from there."""
+        self._tell(self._next_batch(number, self.batches.set_number))
 
-        Raises:
-            Exception: What a callback raised.
-        """
-        self._tell(self._batch_is_set(number, after_current=after_current))
-
-    def _batch_is_set(self, number: int, *, after_current: bool) -> Iterator[_Event]:
+    def _next_batch(self, number: int, start: Callable[[int], None]) -> Iterator[_Event]:
         self._frame_builder.abandon_calls()  # no forward is under way here: what seems to be was interrupted
-        if after_current or number != self.batches.current.number:
+        if number != self.batches.current.number:
             yield from self._batch_ends()
-        self.batches.set_number(number)
+        start(number)
         yield from self._batch_begins()
 
     def _records(self, batch: Batch) -> bool:
@@ -210,6 +219,7 @@ class Session:
             if self._backward_batch is not None and not in_backward():
                 self._backward_batch = None
                 self._measuring = self._records(self.batches.current)
+                self._frame_builder.measuring.forget()  # an update of weights that nobody saw may have followed it
             if self._measuring:
                 self._frame_builder.enter(hooked, module, args, kwargs)
                 if self._gradients.of_inputs:
@@ -221,19 +231,32 @@ class Session:
         # A root forward that has not returned was interrupted (a cell of a notebook), unless the root calls itself.
         nested = self.batches.current.depth > 0 and calls_itself(module)
         self._root_exception = id(sys.exc_info()[1])
+        self._trainings += module.training and torch.is_grad_enabled()
         if not nested:
             self._frame_builder.abandon_calls()
         if self.batches.root_starts(nested=nested):
             yield from self._batch_begins()
         elif not nested:
+            self._frame_builder.measuring.forget()
             self._attach_new()
 
     def after_forward(
         self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
     ) -> None:
         """A module's forward has returned, or raised."""
+        events: list[_Event] = []
         try:
-            events = self._take_call(hooked, module, args, kwargs, output)
+            try:
+                if self._off:
+                    return
+                if self._measuring:
+                    events = self._take_call(hooked, module, args, kwargs, output)
+                else:
+                    self._storage.window.skip_frame()
+                if not self.batches.current.depth:
+                    self._without_root(module, output)
+            except Exception as error:  # noqa: BLE001
+                self.fault(error)
             if events:
                 self._tell(iter(events))
             if hooked.is_root and not self._off and not in_backward() and not _is_replica(module):
@@ -243,23 +266,20 @@ class Session:
 
     def _take_call(
         self, hooked: HookedModule, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any
-    ) -> list[_Event] | None:
-        try:
-            if self._off:
-                return None
-            if not self._measuring:
-                self._storage.window.skip_frame()
-                return None
-            frame = self._frame_builder.leave(hooked, module, args, kwargs, output, self._batch_now())
-            if self._gradients.of_outputs:
-                self._gradients.await_outputs(hooked, walk(output, "output"))
-            if frame is None:
-                return None
-            self._unwinding = frame.raised
-            return self._take(frame)
-        except Exception as error:  # noqa: BLE001
-            self.fault(error)
-            return None
+    ) -> list[_Event]:
+        frame = self._frame_builder.leave(hooked, module, args, kwargs, output, self._batch_now())
+        if self._gradients.of_outputs:
+            self._gradients.await_outputs(hooked, walk(output, "output"))
+        if frame is None:
+            return []
+        self._unwinding = frame.raised
+        return self._take(frame)
+
+    def _without_root(self, module: nn.Module, output: Any) -> None:
+        """A forward has returned that no root forward has called: a loop calls parts of the model."""
+        self._trainings += module.training and torch.is_grad_enabled()
+        if self._frame_builder.is_outermost() and not in_backward():
+            self._await_backward(output)
 
     def _root_ends(self, output: Any) -> Iterator[_Event]:
         if not self.batches.root_ends():
@@ -267,10 +287,13 @@ class Session:
         error = sys.exc_info()[1] if output is None else None
         self._unwinding = error is not None and id(error) != self._root_exception
         self._root_has_returned = self._root_has_returned or not self._unwinding
-        if torch.is_grad_enabled():
-            call_at_backward(walk(output, "output"), functools.partial(self._backward_starts, self.batches.current))
+        self._await_backward(output)
         yield from self._batch_ends()
         self.blind_spots.warn_once()
+
+    def _await_backward(self, output: Any) -> None:
+        if torch.is_grad_enabled():
+            call_at_backward(walk(output, "output"), functools.partial(self._backward_starts, self.batches.current))
 
     def forward_is_traced(self) -> None:
         """``torch.jit.trace`` makes a graph of a forward, which is not recorded."""
@@ -285,7 +308,8 @@ class Session:
     # What gradient and optimizer hooks call.
 
     def _backward_starts(self, batch: Batch) -> None:
-        """The backward of a batch has reached its root's output."""
+        """A backward has reached what an outermost forward of a batch has returned."""
+        self._trainings += 1
         if self._off:
             return
         self._backward_batch = batch
@@ -343,6 +367,9 @@ class Session:
         if not is_ours:
             return
         self.optimizer_step += 1
+        # For each optimizer: several may step after one backward.
+        self.blind_spots.count_step(trained=self._trainings != self._trainings_before.get(optimizer, 0))
+        self._trainings_before[optimizer] = self._trainings
         for module_name, module_class, state in self._gradients.states_of(optimizer):
             yield from self._events_of_values(module_name, module_class, _OPTIMIZER_STATE, _BACKWARD, state)
         if self.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
@@ -410,14 +437,14 @@ class Session:
 
     def notes(self) -> tuple[str, ...]:
         """Return sentences on what was not seen, for RunInfo."""
-        batches, recorded = self.batches, self._storage.window.published > 0
-        only_batch_zero = recorded and not batches.manual and not batches.current.called
+        batches, recorded = self.batches, self._storage.has_frames
+        is_only_one = recorded and not batches.manual and not batches.current.called
         ran_whole = self._root_has_returned or not batches.current.called
-        return self.blind_spots.notes(only_batch_zero=only_batch_zero, ran_whole=ran_whole)
+        return self.blind_spots.notes(only_batch=batches.current.number if is_only_one else None, ran_whole=ran_whole)
 
     def nothing_recorded(self) -> str | None:
         """Return why there is no frame at all; None where there is one."""
-        if self._storage.window.published or self.failure is not None:
+        if self._storage.has_frames or self.failure is not None:
             return None
         reason = self.blind_spots.never_called()
         if reason is None:

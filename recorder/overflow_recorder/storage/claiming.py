@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.errors import EmptyTraceError, TraceError
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.run_info import RunInfo
 from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.errors import TraceExistsError
 
@@ -77,6 +78,24 @@ def claim(directory: Path, *, overwrite: bool) -> int:
         return _start_anew(directory)
     finally:
         os.close(old)
+
+
+def claim_again(directory: Path, run_id: str) -> int:
+    """Become the owner of a rank's directory again, in which this run's trace was completed.
+
+    Returns:
+        As ``claim``.
+
+    Raises:
+        TraceExistsError: Another run has taken it since.
+        OSError: The directory is gone, or the trace in it could not be completed.
+    """
+    described, ring = directory / RUN_FILE, directory / RING_FILE
+    if RunInfo.from_json(described.read_bytes(), described).run_id != run_id:
+        raise TraceExistsError(f"{directory.parent}: another run was recorded there since; choose another path")
+    if ring.exists():
+        raise FileExistsError(f"{ring}: what was recorded before is not sealed yet")
+    return _lock(ring)
 
 
 def _start_anew(directory: Path) -> int:

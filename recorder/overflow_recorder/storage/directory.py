@@ -13,6 +13,7 @@ from overflow_recorder.storage.claiming import (
     RING_TEMPORARY,
     check_no_foreign_files,
     claim,
+    claim_again,
     clear,
     is_same_file,
     other_ranks,
@@ -40,7 +41,7 @@ class _Part:
 
 
 class TraceDirectory:
-    """The files of one rank, owned from construction to ``release``.
+    """The files of one rank, owned from construction to ``release``, and again after ``reopen``.
 
     Args:
         trace: The trace's directory; made if it is not there.
@@ -75,6 +76,15 @@ class TraceDirectory:
             with contextlib.suppress(OSError):  # something that is not ours is in it, and stays
                 clear(other)
                 other.rmdir()
+
+    def reopen(self, run_id: str) -> None:
+        """Own the files again after ``release``, where they are still this run's.
+
+        Raises:
+            TraceExistsError: They are another run's, or not complete.
+            OSError: They are gone.
+        """
+        self._lock = claim_again(self.path, run_id)
 
     @property
     def is_bounded(self) -> bool:

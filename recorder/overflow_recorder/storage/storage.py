@@ -76,29 +76,49 @@ class Storage:
         rows_per_frame: int,
         failed: Callable[[Exception], None],
     ) -> None:
-        self._run = run
+        self._run, self._options, self._failed = run, options, failed
         self.notes: tuple[str, ...] = ()
         """What RunInfo says besides when the run has ended."""
-        self._directory: TraceDirectory | None = None
+        self.has_frames = False
+        """Whether any frame was published."""
         self._writer: PartWriter | None = None
         self._disk_is_stuck_at = -1
         self._started, self._waited = time.monotonic(), 0.0
         selecting = bool(options.trace_batch_nums or options.every_n_batches)
-        capacity = ring_capacity(options, rows_per_frame, staging=selecting and path is not None)
-        if path is None:
-            self.window = Window(None, capacity, options.max_frames_to_save)
+        self._capacity = ring_capacity(options, rows_per_frame, staging=selecting and path is not None)
+        self._directory: TraceDirectory | None = None
+        if path is not None:
+            bound, overwrite = options.max_bytes, options.overwrite
+            self._directory = TraceDirectory(path, run.rank, run.world_size, max_bytes=bound, overwrite=overwrite)
+        self._open()
+
+    def reopen(self) -> None:
+        """Go on in the same trace after ``close``: frames are counted on, and more parts follow.
+
+        Raises:
+            TraceExistsError: The trace is another run's by now, or could not be completed.
+            OSError: The disk refuses.
+        """
+        if self._directory is not None:
+            self._directory.reopen(self._run.run_id)
+        earlier = self.window
+        self._disk_is_stuck_at = -1
+        self._open()
+        self.window.continue_after(earlier)
+
+    def _open(self) -> None:
+        options, directory = self._options, self._directory
+        if directory is None:
+            self.window = Window(None, self._capacity, options.max_frames_to_save)
             return
-        names = MOST_NAMES_BYTES if options.max_bytes is None else min(MOST_NAMES_BYTES, options.max_bytes // 4)
-        self._directory = TraceDirectory(
-            path, run.rank, run.world_size, max_bytes=options.max_bytes, overwrite=options.overwrite
-        )
+        bound = MOST_NAMES_BYTES if options.max_bytes is None else min(MOST_NAMES_BYTES, options.max_bytes // 4)
         try:
-            self._directory.write_run(run)
-            self.window = Window(self._directory.path, capacity, options.max_frames_to_save, max_names_bytes=names)
+            directory.write_run(self._run)
+            self.window = Window(directory.path, self._capacity, options.max_frames_to_save, max_names_bytes=bound)
         except BaseException:
-            self._directory.release()
+            directory.release()
             raise
-        self._writer = PartWriter(self.window, self._directory, run, options.trace_batch_nums or (), failed)
+        self._writer = PartWriter(self.window, directory, self._run, options.trace_batch_nums or (), self._failed)
         self._writer.start()
 
     def publish(self, head: FrameHead, entries: _Entries, *, selected: bool, urgent: bool = False) -> int | None:
@@ -116,6 +136,7 @@ class Storage:
         """
         writer = self._writer
         kept = writer is not None and selected
+        self.has_frames = True
         number = self.window.append(head, entries, kept=kept, urgent=urgent)
         if writer is None:
             return number

@@ -125,6 +125,12 @@ class Window:
         self.dropped_frames = 0
         self._paged_out = 0
 
+    def continue_after(self, earlier: Window) -> None:
+        """Count frames on from another window's, before the first one here."""
+        self._frame_numbers = itertools.count(earlier.frames_seen())
+        self.dropped_frames = earlier.dropped_frames
+        self._counters[RING_DROPPED_OFFSET // 8] = self.dropped_frames
+
     def skip_frame(self) -> None:
         """Count a frame that nobody measured."""
         next(self._frame_numbers)

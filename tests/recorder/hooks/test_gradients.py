@@ -226,7 +226,7 @@ def test_gradients_do_not_count_as_calls(tmp_path: Path) -> None:
     # GIVEN two forwards and backwards in one batch
     model = mlp()
     with recording(model, tmp_path / "run", roles=EVERYTHING) as (recorder, frames):
-        recorder.batch_number = 0
+        recorder.begin_batch(0)
         for _ in range(2):
             model(X).sum().backward()
 
@@ -291,7 +291,7 @@ def test_two_steps_in_one_batch_are_both_seen(optimizer: str, tmp_path: Path) ->
 
     # WHEN
     with recording(model, tmp_path / "run", roles=["optimizer_state"]) as (recorder, frames):
-        recorder.batch_number = 0
+        recorder.begin_batch(0)
         for _ in range(2):
             model(X).sum().backward()
             made.step()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,12 +73,38 @@ def test_once_the_loop_counts_root_forwards_do_not() -> None:
     call(batches)
 
     # WHEN
-    batches.set_number(7)
+    batches.begin(7)
 
     # THEN
     assert [call(batches) for _ in range(3)] == [7, 7, 7]
     batches.set_number(3)
-    assert call(batches) == 3
+    assert [call(batches) for _ in range(2)] == [3, 3]
+
+
+def test_root_forwards_count_on_from_a_number_that_is_set_once() -> None:
+    # GIVEN
+    batches = counter()
+    call(batches)
+
+    # WHEN
+    batches.set_number(100)
+
+    # THEN
+    assert [call(batches) for _ in range(3)] == [100, 101, 102]
+
+    # WHEN it is set again, THEN the loop is the one that counts
+    batches.set_number(7)
+    assert [call(batches) for _ in range(2)] == [7, 7]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_after_a_pause_the_next_batch_begins_if_the_last_one_was_in_use(calls: int) -> None:
+    batches = counter()
+    for _ in range(calls):
+        call(batches)
+    batches.resume()
+    batches.resume()
+    assert call(batches) == calls
 
 
 @given(st.lists(st.integers(0, 40), max_size=5), st.one_of(st.none(), st.integers(1, 9)), st.integers(0, 40))

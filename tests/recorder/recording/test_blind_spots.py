@@ -172,3 +172,104 @@ def test_what_had_no_turn_before_the_run_stopped_is_not_called_unused(tmp_path: 
         model(X)
     # THEN nothing is said of the second one
     assert list(notes_of(tmp_path / "run.parquet")) == []
+
+
+# Training that nobody sees.
+
+
+def compiled(model: nn.Module) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(model, backend="eager")
+
+
+def unseen_training(model: nn.Module, steps: int, lr: float = 0.1) -> None:
+    """Train a compiled model, whose hooks do not run."""
+    run, optimizer = compiled(model), torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        run(X).square().sum().backward()
+        optimizer.step()
+
+
+def test_training_in_a_compiled_model_is_named_where_only_an_evaluation_was_seen(tmp_path: Path) -> None:
+    # GIVEN
+    model = mlp()
+    with said() as caught, TraceRecorder(model, tmp_path / "run"):
+        # WHEN it is evaluated, and trained where no hook runs
+        with torch.no_grad():
+            model(X)
+        unseen_training(model, steps=3)
+    # THEN it is said once, at the first step, and in the trace
+    where = "the model is trained where hooks do not run, such as inside torch.compile"
+    seen = "no forward in training was seen before"
+    (warned,) = caught
+    assert warned.startswith(f"not everything is recorded: {seen} an optimizer step: {where}; ")
+    assert notes_of(tmp_path / "run") == [f"{seen} 3 of 3 optimizer steps: {where}"]
+
+
+def test_a_weight_that_went_non_finite_there_is_found_at_the_next_look(tmp_path: Path) -> None:
+    # GIVEN
+    model = mlp()
+    with said(), torch.no_grad(), TraceRecorder(model, tmp_path / "run"):
+        model(X)
+        with torch.enable_grad():
+            unseen_training(model, steps=2, lr=float("inf"))
+        # WHEN the model is evaluated again, THEN
+        with pytest.raises(NonFiniteError, match="weight of 0"):
+            model(X)
+
+
+def two_optimizers(model: nn.Sequential) -> None:
+    optimizers = [torch.optim.SGD(model[0].parameters()), torch.optim.SGD(model[2].parameters())]
+    for _ in range(2):
+        model(X).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def in_evaluation_mode(model: nn.Sequential) -> None:
+    optimizer = torch.optim.SGD(model.eval().parameters())
+    for _ in range(2):
+        model(X).sum().backward()
+        optimizer.step()
+
+
+def without_root(model: nn.Sequential) -> None:
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        model[2](model[0](X)).sum().backward()
+        optimizer.step()
+
+
+def with_closure(model: nn.Sequential) -> None:
+    optimizer = torch.optim.LBFGS(model.parameters())
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(X).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def of_a_copy(model: nn.Sequential) -> None:
+    other = mlp()
+    optimizer = torch.optim.SGD(other.parameters())
+    for _ in range(2):
+        other(X).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(X)
+
+
+@pytest.mark.parametrize("options", [{}, {"trace_batch_nums": [0]}])
+@pytest.mark.parametrize("train", [two_optimizers, in_evaluation_mode, without_root, with_closure, of_a_copy])
+def test_training_that_was_seen_is_not_called_unseen(train: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    model = mlp()
+    with said() as caught, TraceRecorder(model, tmp_path / "run", **options):
+        with torch.no_grad():
+            model(X)
+        train(model)
+    assert caught == []
+    assert not any("in training" in note for note in notes_of(tmp_path / "run"))

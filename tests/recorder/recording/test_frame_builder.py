@@ -395,7 +395,7 @@ def test_what_another_hook_makes_of_the_input_is_what_the_forward_was_given(tmp_
 def test_a_module_that_was_entered_before_measuring_began(tmp_path: Path) -> None:
     # GIVEN a loop that says in the middle of a forward which batch it is
     def forward(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        recorder.batch_number = 3
+        recorder.begin_batch(3)
         return linear(x)  # type: ignore[no-any-return]
 
     model = Forward(forward, nn.Linear(2, 2))
