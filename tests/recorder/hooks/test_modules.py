@@ -108,7 +108,6 @@ def test_close_twice_and_start_twice(tmp_path: Path) -> None:
     model(X)
     recorder.close()
     recorder.close()
-    recorder.start()
 
     # THEN
     assert hooks_on(model) == []
