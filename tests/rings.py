@@ -74,7 +74,7 @@ class Ring:
         elif isinstance(value, str):
             row[name] = self._position(value)
         elif value is not None:
-            row["present"] |= PRESENT.get(name, 0)
+            row["present"] |= np.uint32(PRESENT.get(name, 0))  # numpy 1 would make it an int64, which does not fit
             if name == "shape":
                 row["dimensions"], row["shape"][: len(value)] = len(value), value
             else:

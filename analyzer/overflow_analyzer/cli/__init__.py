@@ -63,6 +63,9 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:  # click 8.1 would take it for --help and exit with 0
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(2)
         if args and args[0] not in COMMANDS and args[0] not in ("--help", "-h", "--version"):
             if not ctx.resilient_parsing:  # which a shell that completes the line asks for
                 _refuse_misspelled(args[0], ctx)

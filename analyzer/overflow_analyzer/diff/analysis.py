@@ -19,6 +19,7 @@ from overflow_analyzer.diff.stream.grouping import run_starts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from overflow_analyzer.diff.align.vocabulary import Shapes
     from overflow_analyzer.diff.compare.differences import Differences
     from overflow_analyzer.diff.compare.tolerance import Tolerance
     from overflow_analyzer.diff.model import Side
@@ -57,6 +58,8 @@ class RankAnalysis:
     rank_a: int
     rank_b: int
     names: SharedNames
+    shapes: tuple[Shapes, Shapes]
+    """Of A and of B."""
     tolerance: Tolerance
     selection: Selection
     modules: ModuleRanks
@@ -75,7 +78,7 @@ class RankAnalysis:
     def __post_init__(self) -> None:
         self.growth = Growth(self.rank_a)
         self._last_frame: int | None = None
-        self._checker = ToleranceChecker(self.tolerance, self.names.dtypes, self.names.roles)
+        self._checker = ToleranceChecker(self.tolerance, self.names.dtypes, self.names.roles, self.shapes)
 
     def run(self, a: Iterator[Block], b: Iterator[Block], recorded_a: Recorded, recorded_b: Recorded) -> None:
         """Read both streams to their end."""

@@ -106,7 +106,14 @@ class _Comparison:
         for a, b in plan.ranks:
             full = all(one.run.options.get("statistics") != "extrema" for one in (a, b))
             analysis = RankAnalysis(
-                a.rank, b.rank, plan.names, self._tolerance, self._selection, self._modules, self._values
+                a.rank,
+                b.rank,
+                plan.names,
+                (self._side_a.shapes, self._side_b.shapes),
+                self._tolerance,
+                self._selection,
+                self._modules,
+                self._values,
             )
             analysis.run(
                 read_blocks(a, self._side_a, batch=batch, full_statistics=full),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Frame
 
 INF, NAN = math.inf, math.nan
+MANY: dict[str, Any] = {"shape": (1 << 20,), "numel": 1 << 20}
+"""So many elements that their number makes no difference."""
 
 
 def one(dtype: str = "float32", role: str = "output", **figures: Any) -> list[Frame]:
@@ -137,7 +139,8 @@ def test_tolerance_grows_with_depth_behind_what_differs_already() -> None:
     # GIVEN runs whose first frame differs by rounding, and a later one by a little more
     frames = training(2)
     other = changed(frames, 0, 2, abs_max=2.0 * (1 - 2.0**-10))
-    for epsilons, agree in ((2 * math.sqrt(6) * 0.99, True), (2 * math.sqrt(6) * 1.02, False)):
+    most = 2 * math.sqrt(6) * 10  # the fourth root of 10,000: of four elements all may be small
+    for epsilons, agree in ((most * 0.99, True), (most * 1.02, False)):
         last = changed(other, 5, 2, abs_max=2 * (1 + 5 / 8) * (1 - epsilons * 2.0**-10))
         assert compare(frames, last).same == agree
 
@@ -188,9 +191,53 @@ def test_a_bias_of_rounding_errors_is_judged_on_its_modules_scale() -> None:
     assert not compare(run(1.0, 1e-14), run(1.0, 7e-14)).same
 
 
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 256])
+def test_few_elements_may_differ_by_more_behind_what_differs_already(count: int) -> None:
+    def run(first: float, second: float) -> list[Frame]:
+        sizes: dict[str, Any] = {"shape": (count,), "numel": count}
+        return [
+            frame(0, 0, "a", tensor("output", "output", **MANY, abs_max=first, finite_abs_max=first), in_batch=0),
+            frame(1, 0, "b", tensor("output", "output", **sizes, abs_max=second, finite_abs_max=second), in_batch=1),
+        ]
+
+    # GIVEN float16 rounding before a tensor of so many elements, one frame further
+    limit = 2 * math.sqrt(2) * 2.0**-10 * 10_000 ** (1 / count)
+    # THEN it may differ by the n-th root of 10,000 times as much, and by anything where that is more than there is
+    assert compare(run(1.0, 1.0), run(1.0 - 2**-10, 1.0 - min(limit, 1.0) * 0.99)).same
+    assert compare(run(1.0, 1.0), run(1.0 - 2**-10, max(1.0 - limit * 1.01, 0.0))).same == (limit >= 1.0)
+    # WHEN nothing before it differs, THEN their number is no excuse
+    assert not compare(run(1.0, 1.0), run(1.0, 1.0 - 3 * 2**-10)).same
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [("float16", 1), ("float32", 64)])
+def test_two_formats_part_by_more_once_an_update_was_computed_in_each(dtype: str, factor: int) -> None:
+    def run(dtype: str, first: float, second: float) -> list[Frame]:
+        sides: dict[str, Any] = {**MANY, "dtype": dtype}
+        one, other = (tensor("output", "output", **sides, abs_max=x, finite_abs_max=x) for x in (first, second))
+        return [
+            frame(0, 0, "a", one, in_batch=0, optimizer_step=0),
+            frame(1, 1, "a", other, in_batch=0, optimizer_step=1),
+        ]
+
+    # GIVEN rounding in batch 0, in one format or two, WHEN the output differs one update later
+    limit = 2 * math.sqrt(2) * 2.0**-10 * factor
+    for share, agree in ((0.98, True), (1.02, False)):
+        diff = compare(run(dtype, 1.0, 1.0), run("float16", 1.0 - 2**-10, 1.0 - limit * share))
+        # THEN two formats may have drifted apart, and one format may not
+        assert diff.same == agree
+
+
+def test_a_least_magnitude_is_not_judged_where_something_was_rounded_otherwise() -> None:
+    pair = one("float32", abs_min=1e-3, abs_max=1.0), one("bfloat16", abs_min=0.3, abs_max=1.0)
+    diff = compare(*pair)
+    assert diff.same
+    assert diff.compared.tolerated == 1
+    assert not compare(*pair, tolerance=Tolerance(exact=True)).same
+
+
 def test_a_factor_of_two_is_never_rounding() -> None:
     frames = [
-        frame(n, 0, f"layer{n}", tensor("output", "output", dtype="float8_e5m2", abs_max=1.0), in_batch=n)
+        frame(n, 0, f"layer{n}", tensor("output", "output", **MANY, dtype="float8_e5m2", abs_max=1.0), in_batch=n)
         for n in range(200)
     ]
     frames = [changed([one], 0, 0, abs_max=1.0)[0] for one in frames]

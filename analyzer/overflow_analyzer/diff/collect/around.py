@@ -15,6 +15,7 @@ from overflow_analyzer.diff.stream.reading import READ_COLUMNS, SET_ASIDE
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
+    from overflow_analyzer.diff.align.vocabulary import Shapes
     from overflow_analyzer.diff.compare.tolerance import Tolerance
     from overflow_analyzer.diff.stream.block import Block
     from overflow_analyzer.diff.stream.reading import SharedNames, Side
@@ -45,6 +46,11 @@ class FramesAround:
         self._tables = [one for one in tables if one.num_rows]
         self._side, self._codes = side, codes
 
+    @property
+    def shapes(self) -> Shapes:
+        """What the shapes of its rows stand for."""
+        return self._side.shapes
+
     def keys(self) -> list[Hashable]:
         """Return what identifies a frame in both runs."""
         return [
@@ -74,7 +80,8 @@ def read_frames_around(
         tolerance: As in the comparison.
         coarseness: Of what came before.
     """
-    differing = _differing(a.block(0), b.block(offset), names, tolerance, coarseness)
+    checker = ToleranceChecker(tolerance, names.dtypes, names.roles, (a.shapes, b.shapes), coarseness=coarseness)
+    differing = _differing(a.block(0), b.block(offset), names, checker)
     pairs: list[FramePair] = []
     for _, a_from, a_to, b_from, b_to in SequenceMatcher(None, a.keys(), b.keys(), autojunk=False).get_opcodes():
         pairs += _side_by_side(
@@ -95,7 +102,7 @@ def _side_by_side(
 
 
 def _differing(
-    a: Block | None, b: Block | None, names: SharedNames, tolerance: Tolerance, coarseness: float
+    a: Block | None, b: Block | None, names: SharedNames, checker: ToleranceChecker
 ) -> dict[int, set[tuple[str, str]]]:
     """Return frame_number in A -> role and context of the entries that differ."""
     found: dict[int, set[tuple[str, str]]] = {}
@@ -103,7 +110,6 @@ def _differing(
         return found
     rows_a, rows_b = counterparts(a, b)
     paired = a.take(rows_a)
-    checker = ToleranceChecker(tolerance, names.dtypes, names.roles, coarseness=coarseness)
     differences = checker.compare(paired, b.take(rows_b))
     for row in differences.rows[differences.beyond].tolist():
         entry = names.roles.names[paired["role"][row]], names.contexts.names[paired["context"][row]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from overflow_analyzer.diff.stream.grouping import Groups, run_starts
 from overflow_analyzer.format.float_formats import FLOAT_FORMATS, float_format
 
 if TYPE_CHECKING:
-    from overflow_analyzer.diff.align.vocabulary import Vocabulary
+    from overflow_analyzer.diff.align.vocabulary import Shapes, Vocabulary
     from overflow_analyzer.diff.compare.tolerance import Tolerance
     from overflow_analyzer.diff.stream.block import Block
 
@@ -33,6 +34,13 @@ _INTEGER_EPSILON: Final = FLOAT_FORMATS["float64"].epsilon
 _SUMS_IN_ITSELF: Final = FLOAT_FORMATS["float32"].epsilon
 _STATE_ROLES: Final = ("weight", "optimizer_state")
 _PARAMETER_ROLES: Final = ("weight", "weight_grad")
+_AFTER_UPDATES: Final = 64.0
+"""By how much more two formats may differ once an update was computed in each: an update divides by small numbers."""
+_FEWEST: Final = 1e4
+"""By how much more a tensor of one element may differ where its inputs differ by rounding: of the order of 1 in so many
+is small enough beside what it was summed from. That all of n elements are so small takes the n-th root of it."""
+_FEW: Final = 8
+"""Up to so many elements may all but vanish in one run."""
 
 
 class ToleranceChecker:
@@ -42,14 +50,24 @@ class ToleranceChecker:
         tolerance: What is taken for rounding.
         dtypes: The names behind the column ``dtype``; it may still grow.
         roles: The same for ``role``.
+        shapes: What the column ``shape`` stands for, in A and in B.
         coarseness: Of what came before the first pair.
     """
 
-    def __init__(self, tolerance: Tolerance, dtypes: Vocabulary, roles: Vocabulary, *, coarseness: float = 0.0) -> None:
+    def __init__(
+        self,
+        tolerance: Tolerance,
+        dtypes: Vocabulary,
+        roles: Vocabulary,
+        shapes: tuple[Shapes, Shapes],
+        *,
+        coarseness: float = 0.0,
+    ) -> None:
         self._tolerance = tolerance
         self._is_default = tolerance.rtol is None and not tolerance.exact
         self._dtypes = dtypes
         self._roles = roles
+        self._shapes = shapes
         self.coarseness = coarseness
         """The coarsest epsilon among the pairs so far that differed at all."""
         self._first_step = 0
@@ -67,11 +85,15 @@ class ToleranceChecker:
         epsilon, least = self._coarser(some_a, some_b)
         is_state = self._has_role(some_a, _STATE_ROLES)
         inherited = self._inherit(some_a, epsilon, unequal | other_dtype, is_state)
-        limit = self._limits(some_a, some_b, epsilon, inherited, is_state)
+        limit = self._limits(
+            some_a, some_b, epsilon=epsilon, inherited=inherited, is_state=is_state, other_dtype=other_dtype
+        )
         least = np.maximum(least, limit * self._parameter_scale(a, b, rows, inherited))
         found = FigureDifferences(limit, least)
-        # Rounding makes zeros and unmakes them: their number is only judged where nothing has been rounded otherwise.
-        found.add(some_a, some_b, (other_dtype | (inherited > 0)) & (not self._tolerance.exact))
+        # Rounding makes zeros and unmakes them, and what cancels to nearly nothing is nothing but rounding: they are
+        # only judged where nothing has been rounded otherwise.
+        rounded = (other_dtype | (inherited > 0)) & (not self._tolerance.exact)
+        found.add(some_a, some_b, {"zero_count": rounded, "abs_min": rounded & self._is_default})
         beyond = found.beyond | reshaped | (other_dtype & self._tolerance.exact)
         unit = np.where(epsilon > 0, epsilon, _INTEGER_EPSILON)
         nonfinite = (is_nonfinite(some_a) & is_finite(some_b)) | (is_finite(some_a) & is_nonfinite(some_b))
@@ -123,7 +145,9 @@ class ToleranceChecker:
             return running[:-1]
         return np.where(is_state, np.repeat(before, np.diff(starts, append=len(batches))), running[:-1])
 
-    def _limits(self, a: Block, b: Block, epsilon: Numbers, inherited: Numbers, is_state: Flags) -> Numbers:
+    def _limits(
+        self, a: Block, b: Block, *, epsilon: Numbers, inherited: Numbers, is_state: Flags, other_dtype: Flags
+    ) -> Numbers:
         """Return the relative difference that is tolerated for each pair."""
         tolerance = self._tolerance
         if not self._is_default:
@@ -137,7 +161,12 @@ class ToleranceChecker:
         limits *= coarseness
         # 16-bit products are summed in float32; what is summed in its own precision loses more to the order of sums.
         limits *= np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
-        return np.minimum(limits, MOST_TOLERATED, out=limits)
+        drifted = (inherited > 0) & (other_dtype | (inherited > epsilon)) & ~is_state
+        limits[drifted & (np.maximum(a["step"], b["step"]) > self._first_step)] *= _AFTER_UPDATES
+        elements = np.where((inherited > 0) & ~is_state, np.maximum(*map(_elements, (a, b), self._shapes)), np.inf)
+        limits *= np.power(_FEWEST, 1 / elements)
+        most = np.where(elements <= _FEW, 1.0, MOST_TOLERATED)
+        return np.minimum(limits, most, out=limits)
 
     def _parameter_scale(self, a: Block, b: Block, rows: npt.NDArray[np.int64], inherited: Numbers) -> Numbers:
         """Return for each of ``rows`` the largest magnitude among its module's parameters, or gradients; 0 for others.
@@ -158,3 +187,11 @@ class ToleranceChecker:
 def _larger(values: Numbers, in_a: npt.NDArray[Any], in_b: npt.NDArray[Any]) -> Numbers:
     larger: Numbers = np.maximum(looked_up(values, in_a), looked_up(values, in_b))
     return larger
+
+
+def _elements(block: Block, shapes: Shapes) -> Numbers:
+    """Return how many elements each row's tensor has, at least one."""
+    codes, rows = np.unique(block["shape"], return_inverse=True)
+    counts = np.array([math.prod(shapes.shape(one) or ()) for one in codes.tolist()], float)
+    found: Numbers = np.maximum(counts, 1.0)[rows]
+    return found

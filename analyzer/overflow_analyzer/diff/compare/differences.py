@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.stream.block import COUNTS, FIGURES, UNKNOWN, Block, constant, is_constant
 from overflow_analyzer.format.columns import COUNT_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Flags = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.float64]
@@ -102,25 +105,26 @@ class FigureDifferences:
         self.figure = np.zeros(len(limit), np.int8)
         self.beyond = np.zeros(len(limit), bool)
         self.unjudged = np.zeros(len(limit), bool)
-        """Where a count is another one, but rounding may have made it so."""
+        """Where a figure is another one, but rounding may have made it so."""
 
-    def add(self, a: Block, b: Block, rounded: Flags) -> None:
+    def add(self, a: Block, b: Block, unjudged: Mapping[str, Flags]) -> None:
         """Add every figure of paired rows.
 
         Args:
             a: Of A.
             b: Of B.
-            rounded: Where rounding may have made zeros, so that their number is not judged.
+            unjudged: By figure, where rounding may have made any difference.
         """
+        none = np.zeros(len(a), bool)
         for at, name in enumerate(FIGURES):
             unknown = is_constant(a[name]) and is_constant(b[name])
             if not unknown and not _is_repeated(name, a, b):
-                self._add_figure(at, a[name], b[name], _scale(name, a, b))
+                self._add_figure(at, a[name], b[name], _scale(name, a, b), unjudged.get(name, none))
         for at, name in enumerate(COUNTS, len(FIGURES)):
             if differ(a, b, name).any():
-                self._add_count(at, a[name], b[name], rounded & (name == "zero_count"))
+                self._add_count(at, a[name], b[name], unjudged.get(name, none))
 
-    def _add_figure(self, at: int, a: Numbers, b: Numbers, scale: Numbers) -> None:
+    def _add_figure(self, at: int, a: Numbers, b: Numbers, scale: Numbers, skip: Flags) -> None:
         """Add a figure; unknown on a side (null) it agrees with everything."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             delta = np.abs(a - b)
@@ -131,7 +135,8 @@ class FigureDifferences:
             agree = (a == b) | (np.isnan(a) & np.isnan(b)) | (a == UNKNOWN) | (b == UNKNOWN)
             beyond = ~agree & (beyond | ~np.isfinite(delta))
             relative = np.where(agree, 0.0, np.where(np.isfinite(delta), relative, np.inf))
-        self._keep_largest(at, relative, beyond)
+        self.unjudged |= ((relative > 0) | beyond) & skip
+        self._keep_largest(at, np.where(skip, 0.0, relative), beyond & ~skip)
 
     def _add_count(self, at: int, a: npt.NDArray[Any], b: npt.NDArray[Any], skip: Flags) -> None:
         """Add a count; it must be equal."""

@@ -18,8 +18,11 @@ class Tolerance:
     float64, whose sums depend on their order by more than the last bit. After an earlier difference, even if it was
     only rounding, a figure may differ by more, as in a random walk. The epsilon is then the coarsest of what differed,
     because the output of a bfloat16 layer is no more exact in a float32 one. It is multiplied by the square root of the
-    number of frames before it in its batch and of optimizer steps since; for a weight, of the steps alone. A relative
-    difference above a half is never tolerated.
+    number of frames before it in its batch and of optimizer steps since; for a weight, of the steps alone. Two formats
+    may differ by 64 times that once each has computed an update, and a tensor of n elements by the n-th root of 10,000
+    times that, because all of a few elements may be small beside what they were summed from; neither holds for weights.
+    The least magnitude and the number of zeros are not judged there. A relative difference above a half is never
+    tolerated, except in tensors of eight elements or fewer.
     """
 
     rtol: float | None = None
