@@ -391,7 +391,7 @@ class Session:
         listening = self._listens_to("frame")
         if number is None or not (found or listening):
             return []
-        window = tuple(self._storage.window.last_frames())
+        window = tuple(self._storage.window.last_frames(None if found else 1))
         events: list[_Event] = [("frame", FrameEvent(window[-1]))] if listening else []
         if found:
             self._reported.add(frame.module_name)

@@ -131,7 +131,7 @@ def _extrema(piece: Elements, work: torch.dtype) -> torch.Tensor:
     numbers, mask = _numbers(piece.flat, work), piece.mask
     magnitudes = numbers.abs()
     nan, posinf, neginf = numbers.isnan(), numbers == math.inf, numbers == -math.inf
-    odd = nan | posinf | neginf
+    nonfinite = nan | posinf | neginf
     if mask is None:
         low, high = magnitudes.aminmax()
         size = torch.full((), numbers.numel(), dtype=work, device=numbers.device)
@@ -139,8 +139,8 @@ def _extrema(piece: Elements, work: torch.dtype) -> torch.Tensor:
         hidden = mask.logical_not()
         low = magnitudes.masked_fill(hidden, math.inf).amin()
         high = magnitudes.masked_fill(hidden, _NONE).amax()
-        nan, posinf, neginf, odd, size = nan & mask, posinf & mask, neginf & mask, odd | hidden, mask.sum()
-    finite = magnitudes.masked_fill(odd, _NONE).amax()
+        nan, posinf, neginf, nonfinite, size = nan & mask, posinf & mask, neginf & mask, nonfinite | hidden, mask.sum()
+    finite = magnitudes.masked_fill(nonfinite, _NONE).amax()
     columns = (low, high, finite, nan.sum(), posinf.sum(), neginf.sum(), size)
     return torch.stack([column.to(work) for column in columns])
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from overflow_analyzer.format.run_info import RunInfo
 
 
-SAMPLED, NUMBERED, PROTECTED = range(3)
-"""What a part holds: sampled batches go first, then batches asked for by number; a kept window stays."""
+SAMPLED, NUMBERED, WINDOW = range(3)
+"""What a part holds: sampled batches go first, then batches that were selected by number; a kept window stays."""
 _END_BYTES: Final = 1024  # how much longer the run's description may become when it says how the run ended
 
 
@@ -104,7 +104,7 @@ class TraceDirectory:
 
         Args:
             data: The part's bytes.
-            retention: SAMPLED, NUMBERED or PROTECTED.
+            retention: SAMPLED, NUMBERED or WINDOW.
 
         Raises:
             OSError: The disk refused; nothing that was sealed is touched.
@@ -130,7 +130,7 @@ class TraceDirectory:
             self._parts.remove(part)
             self.parts_removed += 1
             room += part.bytes
-        return room >= size or retention == PROTECTED
+        return room >= size or retention == WINDOW
 
     def _other_bytes(self) -> int:
         sizes = [_size(self.path / name) for name in (RING_FILE, NAMES_FILE, RUN_FILE)]

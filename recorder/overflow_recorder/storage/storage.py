@@ -54,7 +54,7 @@ def ring_capacity(options: RecorderArguments, rows_per_frame: int, *, staging: b
 
 
 class Storage:
-    """Takes frames, loses none that was asked for, and never makes training wait for long.
+    """Takes frames, loses no selected one, and never makes training wait for long.
 
     Args:
         path: The trace's directory; None keeps the window in memory and nothing else.
@@ -176,7 +176,7 @@ class Storage:
         return dataclasses.replace(end, frames_dropped=self.window.dropped_frames, parts_removed=removed)
 
     def close(self, end: EndInfo) -> None:
-        """Seal the window and everything wanted, complete ``_run.json``, remove the ring, in this order.
+        """Seal the window and all other kept rows, complete ``_run.json``, remove the ring, in this order.
 
         Raises:
             OSError: The disk refused; then the ring stays and has what is not sealed.

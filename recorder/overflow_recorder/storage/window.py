@@ -119,8 +119,8 @@ class Window:
         self._closed = False
         self.published = 0
         self.released = 0
-        """Rows below this number are sealed or not wanted: their slots may be overwritten."""
-        self.protected: list[tuple[int, int]] = []
+        """Rows below this number are sealed or not kept: their slots may be overwritten."""
+        self.kept_windows: list[tuple[int, int]] = []
         """Row numbers, start and stop, of windows that ``keep_window`` marked and that are not sealed yet."""
         self.dropped_frames = 0
         self._paged_out = 0
@@ -212,10 +212,10 @@ class Window:
             mapping[at : at + _ROW_SIZE] = _CHECKSUM.pack(zlib.crc32(body)) + kept + body
 
     def _make_room(self, need: int) -> bool:
-        """Give up rows that nobody wants, many at once, up to the first that is wanted."""
+        """Give up rows that are not kept, many at once, up to the first that is."""
         goal = max(need, min(need + self.capacity // 16, self.window_start))
-        wanted = np.flatnonzero(self.rows(self.released, goal)["kept"])
-        self.released = self.released + int(wanted[0]) if len(wanted) else goal
+        kept = np.flatnonzero(self.rows(self.released, goal)["kept"])
+        self.released = self.released + int(kept[0]) if len(kept) else goal
         return self.released >= need
 
     def _page_out(self) -> None:
@@ -242,20 +242,20 @@ class Window:
             return next((start for start in self._starts if start >= oldest), self.published)
 
     def keep_window(self) -> None:
-        """Mark the rolling window's rows as wanted and protected, whatever leaves the window later."""
+        """Mark the rolling window's rows as kept, in a part that ``max_bytes`` never removes."""
         with self.lock:
             start, stop = self.window_start, self.published
             for row in range(start, stop):
                 self._map[RING_HEADER_SIZE + row % self.capacity * _ROW_SIZE + RING_KEPT_OFFSET] = 1
-            if self.protected and start <= self.protected[-1][1]:
-                start = self.protected.pop()[0]
-            self.protected.append((start, stop))
+            if self.kept_windows and start <= self.kept_windows[-1][1]:
+                start = self.kept_windows.pop()[0]
+            self.kept_windows.append((start, stop))
 
     def release(self, row: int) -> None:
-        """Say that rows below this number are sealed or not wanted."""
+        """Say that rows below this number are sealed or not kept."""
         with self.lock:
             self.released = max(self.released, row)
-            self.protected = [(start, stop) for start, stop in self.protected if stop > row]
+            self.kept_windows = [(start, stop) for start, stop in self.kept_windows if stop > row]
 
     def last_frames(self, count: int | None = None) -> list[Frame]:
         """Return the last ``count`` frames of the rolling window (all of it by default), oldest first."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from overflow_analyzer.format.ring import rows_to_table
-from overflow_recorder.storage.directory import NUMBERED, PROTECTED, SAMPLED
+from overflow_recorder.storage.directory import NUMBERED, SAMPLED, WINDOW
 from overflow_recorder.storage.sealing import encode_part
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ _STOP_SECONDS: Final = 60.0
 
 
 class PartWriter:
-    """Seals what has left the rolling window and is wanted.
+    """Seals the kept rows that have left the rolling window.
 
     Args:
         window: Where the rows are.
         directory: Where the parts go.
         run: What every part says of the run.
-        numbered: Batches that were asked for by number: they outlive sampled ones under ``max_bytes``.
+        numbered: Batches that were selected by number: they outlive sampled ones under ``max_bytes``.
         failed: Called once, on the thread, with what the disk said; nothing is sealed after it. A method's object is
             not kept alive.
         seal_seconds: Longest time that rows wait to be sealed after they have left the window.
@@ -119,7 +119,7 @@ class PartWriter:
                 sealed_at = time.monotonic()
 
     def seal(self, stop: int) -> None:
-        """Seal the wanted rows below row number ``stop`` and release them; a kept window becomes a part of its own.
+        """Seal the kept rows below row number ``stop`` and release them; a kept window becomes a part of its own.
 
         Args:
             stop: A frame's first row, or the end.
@@ -132,14 +132,14 @@ class PartWriter:
             raise RuntimeError("a part was being sealed")
         self._sealing = True
         try:
-            for start, end, protected in self._pieces(max(self._sealed_to, self._window.released), stop):
-                self._seal_piece(start, end, protected=protected)
+            for start, end, is_window in self._pieces(max(self._sealed_to, self._window.released), stop):
+                self._seal_piece(start, end, is_window=is_window)
         finally:
             self._sealing = False
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
-        """Cut a range of rows where a protected window begins or ends, if parts are ever removed."""
-        for window in list(self._window.protected) if self._directory.is_bounded else ():
+        """Cut a range of rows where a kept window begins or ends, if parts are ever removed."""
+        for window in list(self._window.kept_windows) if self._directory.is_bounded else ():
             first, last = max(window[0], start), min(window[1], stop)
             if first < last:
                 if start < first:
@@ -149,13 +149,13 @@ class PartWriter:
         if start < stop:
             yield start, stop, False
 
-    def _seal_piece(self, start: int, stop: int, *, protected: bool) -> None:
+    def _seal_piece(self, start: int, stop: int, *, is_window: bool) -> None:
         self._has_numbered = False
         tables = self._tables(start, stop)
         first = next(tables, None)
         if first is not None:
             data = encode_part(itertools.chain([first], tables), self._run)
-            self._directory.seal(data, PROTECTED if protected else NUMBERED if self._has_numbered else SAMPLED)
+            self._directory.seal(data, WINDOW if is_window else NUMBERED if self._has_numbered else SAMPLED)
         self._sealed_to = stop
         self._window.release(stop)
         self._moved.set()
@@ -173,7 +173,7 @@ class PartWriter:
             yield _one_table(waiting)
 
     def _kept_rows(self, start: int, stop: int) -> Iterator[Any]:
-        """Yield the wanted rows, some whole frames at a time."""
+        """Yield the kept rows, some whole frames at a time."""
         window = self._window
         while start < stop:
             with window.lock:  # a row that nobody wants may be overwritten by a later one at any time

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from overflow_analyzer.format.files import NAMES_FILE, RING_FILE, RUN_FILE
 from overflow_recorder.errors import TraceExistsError
-from overflow_recorder.storage.directory import NUMBERED, PROTECTED, SAMPLED, TraceDirectory
+from overflow_recorder.storage.directory import NUMBERED, SAMPLED, WINDOW, TraceDirectory
 from overflow_recorder.storage.sealing import encode_part
 from tests.traces import RUN, frame, table_of, tensor, write_trace
 from tests.windows import bytes_of
@@ -127,7 +127,7 @@ def part_of(kind: int, size: int) -> pa.Buffer:
 
 
 @settings(max_examples=40)
-@given(parts=st.lists(st.tuples(st.sampled_from([SAMPLED, NUMBERED, PROTECTED]), st.integers(1, 3000)), max_size=25))
+@given(parts=st.lists(st.tuples(st.sampled_from([SAMPLED, NUMBERED, WINDOW]), st.integers(1, 3000)), max_size=25))
 def test_what_max_bytes_keeps(tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[int, int]]) -> None:
     # GIVEN any parts, and room for some of them beside the ring, its names and the run
     path = tmp_path_factory.mktemp("trace") / "run.parquet"
@@ -146,11 +146,11 @@ def test_what_max_bytes_keeps(tmp_path_factory: pytest.TempPathFactory, parts: l
         for worth in range(min(kind, NUMBERED) + 1):
             while sum(one[2] for one in model) + size > room and any(one[1] == worth for one in model):
                 model.remove(next(one for one in model if one[1] == worth))
-        if kind == PROTECTED or sum(one[2] for one in model) + size <= room:
+        if kind == WINDOW or sum(one[2] for one in model) + size <= room:
             model.append((number, kind, size))
         sizes = sorted(one.stat().st_size for one in directory.path.glob("part-*.parquet"))
         assert sizes == sorted(size for _, _, size in model)
-        if sum(size for _, kind, size in model if kind == PROTECTED) <= room:
+        if sum(size for _, kind, size in model if kind == WINDOW) <= room:
             assert bytes_of(path) <= limit
     assert directory.parts_removed == len(parts) - len(model)
     directory.release()

@@ -222,13 +222,13 @@ def test_kept_windows_that_overlap_are_one(window: Window, tmp_path: Path) -> No
             window.keep_window()
 
     # THEN their rows are protected as two ranges, and stay in the trace
-    assert window.protected == [(0, 8), (14, 20)]
+    assert window.kept_windows == [(0, 8), (14, 20)]
     append(window, 100.0, kept=False)
     assert left_in(tmp_path / "run") == {**{at: at * 10.0 for at in (0, 1, 2, 3, 7, 8, 9)}, 10: 100.0}
 
     # WHEN the first is sealed, THEN only the other is left
     window.release(8)
-    assert window.protected == [(14, 20)]
+    assert window.kept_windows == [(14, 20)]
 
 
 @pytest.mark.parametrize("reason", [None, "short", "\N{PILE OF POO}" * 5000, 'a"\\' * 4000])

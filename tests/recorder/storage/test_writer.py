@@ -150,7 +150,7 @@ def test_a_kept_window_is_a_part_of_its_own_where_parts_are_removed(bench: Calla
     one.writer.seal(one.window.published)
     assert [(first, last) for first, last, _ in one.parts()] == [(0, 11), (12, 14), (15, 29)]
     assert [part.retention for part in one.directory._parts] == [0, 2, 0]
-    assert one.window.protected == []
+    assert one.window.kept_windows == []
 
     # AND where nothing is ever removed there is no need for it
     other = bench(capacity=256)

@@ -69,20 +69,21 @@ class Extremes:
         return as_figures(self._low, self._high, self._odd, self._form)
 
 
-def as_figures(low: int, high: int, odd: NonFinite | None, form: Format) -> Figures:
+def as_figures(low: int, high: int, nonfinite: NonFinite | None, form: Format) -> Figures:
     """Turn magnitudes into figures.
 
     Args:
         low: The smallest magnitude; anything above `form.limit` where no element is finite.
         high: The largest finite magnitude; -1 where no element is finite.
-        odd: The counts; None where every element is finite.
+        nonfinite: The counts; None where every element is finite.
         form: What the magnitudes stand for.
     """
-    if odd is None:
+    if nonfinite is None:
         low_value, high_value = form.values(low, high)
         return Figures(low_value, high_value, high_value, 0, 0, 0)
     abs_min, finite_abs_max = (math.inf, None) if high < 0 else form.values(low, high)
     abs_max = math.inf
-    if odd.nan:
+    if nonfinite.nan:
         abs_min = abs_max = math.nan
-    return Figures(abs_min, abs_max, finite_abs_max, odd.nan, odd.infinite - odd.negative, odd.negative)
+    positive = nonfinite.infinite - nonfinite.negative
+    return Figures(abs_min, abs_max, finite_abs_max, nonfinite.nan, positive, nonfinite.negative)

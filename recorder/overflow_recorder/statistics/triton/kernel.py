@@ -100,13 +100,13 @@ def figures_kernel(  # one kernel for everything: a second launch would cost mor
         finite = inside
         if LIMIT:
             finite = inside & (magnitudes <= LIMIT)
-            odd = inside & (magnitudes > LIMIT)
+            nonfinite = inside & (magnitudes > LIMIT)
             if INFINITY:
                 infinite = inside & (magnitudes == INFINITY)
                 posinf += (infinite & (bits >= 0)).to(tl.int32)
                 neginf += (infinite & (bits < 0)).to(tl.int32)
-                odd = odd & (magnitudes != INFINITY)
-            nan += odd.to(tl.int32)
+                nonfinite = nonfinite & (magnitudes != INFINITY)
+            nan += nonfinite.to(tl.int32)
         low = tl.minimum(low, tl.where(inside, magnitudes, highest))
         high = tl.maximum(high, tl.where(finite, magnitudes, -1 - highest))
         if FULL:

@@ -144,10 +144,10 @@ def _pointed_to(form: Format) -> Any:
 def _decode(row: Array, *, form: Format, size: int, repeats: int, zeros: int, negative: bool, full: bool) -> Figures:
     integers = row.view(np.int64)
     low, high, nan, posinf, neginf, zero_count, subnormals = integers[: kernel.COUNTS].tolist()
-    odd = NonFinite(nan, posinf + neginf, neginf) if nan or posinf or neginf else None
+    nonfinite = NonFinite(nan, posinf + neginf, neginf) if nan or posinf or neginf else None
     finite = size - nan - posinf - neginf
     base = _base(form)
-    figures = as_figures(low + base, high + base if finite else -1, odd, form)
+    figures = as_figures(low + base, high + base if finite else -1, nonfinite, form)
     if negative:
         figures = negated(figures)
     if full:
