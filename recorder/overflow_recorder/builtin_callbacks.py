@@ -7,10 +7,14 @@ import functools
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from overflow_analyzer.render.operation import operation_lines
 from overflow_analyzer.render.report import render_batch, render_report
+from overflow_analyzer.text.escape import escape
 from overflow_recorder.callbacks import RecorderCallback
 from overflow_recorder.errors import BatchLimitReached, NonFiniteError, NonFiniteWarning
 from overflow_recorder.events import Stop
+from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
+from overflow_recorder.replay import find_operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +47,22 @@ class PrintReport(RecorderCallback):
         """Print it between the blank lines that its readers know."""
         _print_nonfinite_contexts(event.frame)
         _print(f"\n{render_report(event.window, event.batch_number)}\n\n")
+
+
+class NameOperation(RecorderCallback):
+    """Run the module that made an inf/nan once more, print which operation it was, and write it into the trace."""
+
+    def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
+        """Name the operation, or say why none is named. What fails here is a warning: the report is out already."""
+        try:
+            origin = find_operation(recorder.model, event.frame)
+            recorder.write_origin(origin)
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
+            warn(f"the operation that made the inf/nan could not be named ({describe_error(error)})")
+            return
+        _print("\n".join(("Made by", *(f"  {escape(line)}" for line in operation_lines(origin)))) + "\n\n")
 
 
 class PrintFrames(RecorderCallback):

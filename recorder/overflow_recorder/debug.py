@@ -25,6 +25,7 @@ class DebugUnderflowOverflow(TraceRecorder):
         trace_batch_nums: 0-based batches to print whole; an empty list is none. With any, detection is off.
         abort_after_batch_num: Raise ``BatchLimitReached``, a ValueError, when this batch has ended.
         path: Also write a trace there, for ``overflow-analyze``.
+        replay: Run the module that made the inf/nan once more, to name the operation and the line of source.
 
     Raises:
         TraceExistsError: Something is at the path already.
@@ -40,6 +41,7 @@ class DebugUnderflowOverflow(TraceRecorder):
         trace_batch_nums: Iterable[int] | None = None,
         abort_after_batch_num: int | None = None,
         path: str | os.PathLike[str] | None = None,
+        replay: bool = True,
     ) -> None:
         batches = list(trace_batch_nums or ()) or None
         super().__init__(
@@ -48,6 +50,7 @@ class DebugUnderflowOverflow(TraceRecorder):
             max_frames_to_save=max_frames_to_save,
             trace_batch_nums=batches,
             abort_after_batch_num=abort_after_batch_num,
+            replay=replay,
             callbacks=[PrintFrames] if batches else [],
         )
         self.start()

@@ -52,6 +52,10 @@ class RecorderArguments:
         default_factory=list,
         metadata={"help": "Ignore intended infinities, such as masks, by MODULE:CONTEXT patterns with * and ?."},
     )
+    replay: bool = field(
+        default=True,
+        metadata={"help": "At an inf/nan that ends the run, run its module once more to name the operation and line."},
+    )
     max_bytes: int | None = field(
         default=None, metadata={"help": "Keep the trace below this size; the oldest sampled batches are removed first."}
     )

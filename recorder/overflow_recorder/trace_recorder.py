@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from overflow_analyzer.format.columns import PHASES, ROLES
-from overflow_recorder.builtin_callbacks import PrintReport, StopAfterBatch, StopAtNonFinite, WarnNonFinite
+from overflow_recorder.builtin_callbacks import (
+    NameOperation,
+    PrintReport,
+    StopAfterBatch,
+    StopAtNonFinite,
+    WarnNonFinite,
+)
 from overflow_recorder.callbacks import CallbackHandler
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.events import CloseEvent
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
     from typing_extensions import Self
 
+    from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.run_info import EndInfo, HowEnded
     from overflow_recorder.helpers.evaluation import EvalPrediction
 
@@ -59,6 +66,8 @@ class TraceRecorder:
         roles: What to record of each module: names in ``overflow_analyzer.format.columns.ROLES``, except "value".
         statistics: "extrema", or "full" for zeros, subnormals, mean and root mean square as well.
         ignore: ``MODULE:CONTEXT`` patterns of intended infinities (``*`` and ``?``; brackets are literal).
+        replay: Whether the module that made the inf/nan runs once more before the run ends, to name the operation and
+            the line of source. The training's state is afterwards what it was.
         max_bytes: The most bytes of disk. The oldest sampled batches are removed first, a detection's window never.
         overwrite: Replace the trace of a run that has ended.
         callbacks: ``RecorderCallback`` instances or classes, called after the recorder's own.
@@ -83,6 +92,7 @@ class TraceRecorder:
         roles: Iterable[str] = ("weight", "buffer", "input", "output"),
         statistics: Literal["extrema", "full"] = "extrema",
         ignore: Iterable[str] = (),
+        replay: bool = True,
         max_bytes: int | None = None,
         overwrite: bool = False,
         callbacks: Iterable[object] = (),
@@ -100,6 +110,7 @@ class TraceRecorder:
             roles=roles if isinstance(roles, str) else list(roles),  # type: ignore[arg-type]
             statistics=statistics,
             ignore=ignore if isinstance(ignore, str) else list(ignore),  # type: ignore[arg-type]
+            replay=replay,
             max_bytes=max_bytes,
             overwrite=overwrite,
         )
@@ -245,6 +256,15 @@ class TraceRecorder:
         if self._session is not None:
             self._session.switch_off(error)
 
+    def write_origin(self, origin: Origin) -> None:
+        """Write into the trace which operation made an inf/nan.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._storage is not None:
+            self._storage.write_origin(origin)
+
     @property
     def batch_number(self) -> int:
         """The current batch, 0-based.
@@ -332,6 +352,8 @@ class TraceRecorder:
 def _builtin_callbacks(options: RecorderArguments) -> Iterator[object]:
     if options.trace_batch_nums is None and options.on_nonfinite == "raise":
         yield PrintReport()
+        if options.replay:
+            yield NameOperation()
         yield StopAtNonFinite()
     if options.trace_batch_nums is None and options.on_nonfinite == "warn":
         yield WarnNonFinite()

@@ -22,7 +22,7 @@ ALLOWED = {
     ("overflow_recorder.callbacks", "overflow_recorder.trace_recorder"),
     ("overflow_recorder.builtin_callbacks", "overflow_recorder.trace_recorder"),
 }
-OF_THE_ANALYZER = ("errors", "format", "render.operation", "render.report", "text.wording", "trace.opening")
+OF_THE_ANALYZER = ("errors", "format", "render.operation", "render.report", "text", "trace.opening")
 """What the recorder may import of it."""
 
 

@@ -122,7 +122,7 @@ class Everything(nn.Module):
 
 def report_in(text: str) -> str:
     """The standard report in what was printed, from its first line to its last."""
-    return "Detected" + text.partition("\nDetected")[2].rstrip("\n") + "\n"
+    return "Detected" + text.partition("\nDetected")[2].partition("\nMade by")[0].rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 5, 21])

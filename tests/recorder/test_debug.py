@@ -33,9 +33,9 @@ def test_the_arguments_are_those_that_existing_calls_pass() -> None:
     def parameters(debugger: Any) -> list[tuple[str, Any]]:
         return [(one.name, one.default) for one in inspect.signature(debugger).parameters.values()]
 
-    # THEN ours has the same names in the same order with the same defaults, and `path` after them
+    # THEN ours has the same names in the same order with the same defaults, and ours after them
     theirs = parameters(Upstream)
-    assert parameters(DebugUnderflowOverflow) == [*theirs, ("path", None)]
+    assert parameters(DebugUnderflowOverflow) == [*theirs, ("path", None), ("replay", True)]
 
 
 def test_it_is_a_recorder_that_is_attached_when_it_is_made(model: nn.Sequential) -> None:

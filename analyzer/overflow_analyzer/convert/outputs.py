@@ -8,13 +8,14 @@ from typing import IO, TYPE_CHECKING, Final
 
 from overflow_analyzer.errors import TraceError
 from overflow_analyzer.format.files import PART_PREFIX, RING_FILE, RUN_FILE, whole_file
+from overflow_analyzer.format.origin import ORIGIN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-_OF_A_RANK: Final = (RUN_FILE, RING_FILE, f"{PART_PREFIX}*.parquet")
+_OF_A_RANK: Final = (RUN_FILE, ORIGIN_FILE, RING_FILE, f"{PART_PREFIX}*.parquet")
 
 
 class OutputError(TraceError):

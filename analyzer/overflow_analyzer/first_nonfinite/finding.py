@@ -19,6 +19,7 @@ from overflow_analyzer.trace.observations import observations, observations_in_b
 
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.parts import Progress
     from overflow_analyzer.trace.observations import Observation
     from overflow_analyzer.trace.opening import Trace
@@ -74,6 +75,9 @@ class Finding:
     """Where a format was too narrow: the figures on the way there, the smallest first."""
     absorbed_before: tuple[Frame, ...]
     """Earlier frames with an inf or nan that was absorbed, without later repetitions."""
+    replay: Origin | None
+    """What running the origin module again has shown: the operation, or why none is named; None where nothing was run
+    again, or for another inf/nan than this one."""
     coverage: tuple[str, ...]
     """Sentences about what the trace cannot say."""
     other_ranks: tuple[RankFinding, ...] | None
@@ -150,9 +154,15 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         if rule.shows_growth and case.limits is not None
         else (),
         absorbed_before=found.absorbed_before,
+        replay=_replay(found),
         coverage=coverage_of(trace),
         other_ranks=others,
     )
+
+
+def _replay(found: Located) -> Origin | None:
+    origin, first = found.rank.origin, found.event.first
+    return origin if origin is not None and origin.frame_number == first.frame_number else None
 
 
 def _is_like(frame: Frame, first: Frame) -> bool:

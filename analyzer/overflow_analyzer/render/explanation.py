@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.render.operation import operation_lines
 from overflow_analyzer.text.escape import escape
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def render_explanation(finding: Finding) -> str:
     """
     sections = (
         ("First inf/nan among what was recorded", _what(finding)),
+        ("Made by", () if finding.replay is None else operation_lines(finding.replay)),
         (f"Cause: {finding.cause.name} ({_confidence(finding)})", finding.cause.evidence),
         ("Growth", _growth(finding)),
         ("What became of it", _outcome(finding)),

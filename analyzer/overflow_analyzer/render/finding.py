@@ -100,7 +100,13 @@ def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[st
     """Return a finding for ``to_json``; where there is none the same keys, most of them null."""
     if finding is None:
         return {"found": False, **dict.fromkeys(_KEYS), "coverage": coverage, "frames": []}
-    parts = (vars(finding), vars(finding.entry), vars(finding.frame))
+    replay = finding.replay
+    replayed = {
+        "operation": None if replay is None else replay.operation,
+        "no_operation_because": None if replay is None else replay.reason,
+        "place": None if replay is None else replay.place,
+    }
+    parts = (replayed, vars(finding), vars(finding.entry), vars(finding.frame))
     values = {name: next(part[name] for part in parts if name in part) for name in _KEYS}
     places = {name: _placed(values[name]) for name in _PLACES}
     return {"found": True, **values, **places, "coverage": coverage, "frames": finding.window}
@@ -111,7 +117,7 @@ _KEYS: Final = (
     "rank", "world_size",
     "batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step",
     "role", "context", "dtype", "shape", "abs_min", "abs_max", "nan_count", "posinf_count", "neginf_count",
-    "finite_abs_max", "origin", "cause", "finite_before", "chain", "propagated", "absorbed", "absorbed_before",
+    "finite_abs_max", "origin", "operation", "no_operation_because", "place", "cause", "finite_before", "chain", "propagated", "absorbed", "absorbed_before",
     "growth", "other_ranks",
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ from overflow_analyzer.format.arrays import bit_array, numbers
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, open_regular, read_regular
 from overflow_analyzer.format.frames import Frame, frames_from_tables
+from overflow_analyzer.format.origin import ORIGIN_FILE, Origin
 from overflow_analyzer.format.parts import Footer, RowGroup, check_pages, read_footer, read_row_group, stream_row_group
 from overflow_analyzer.format.ring import RingContents, read_ring
 from overflow_analyzer.format.run_info import HowEnded, RunInfo
@@ -29,6 +30,7 @@ except ImportError:  # Windows: a trace is read there too, only whether its run 
 
 
 _MOST_RUN_BYTES = 1 << 26
+_MOST_ORIGIN_BYTES = 1 << 22
 _ROWS_READ_WHOLE = 1 << 16  # larger groups are streamed, in memory that is used again
 _ATTEMPTS = 5
 
@@ -45,6 +47,8 @@ class RankTrace:
     """Rows that are in the trace but in no sealed part; empty after a clean close."""
     dropped_frames: int = 0
     """Frames of selected batches that the recorder gave up because the disk was slower than the run."""
+    origin: Origin | None = None
+    """What the recorder saw when it ran the module that made the inf/nan again."""
     lost: tuple[str, ...] = ()
     """Sentences on what could not be read."""
     unknown_ring_bytes: int = 0
@@ -187,6 +191,7 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
     if footers and not lost_ring and ended in {"killed", "unknown"} and _emptied(directory, ring):
         lost.append(f"{directory / RING_FILE}: it is empty, though parts were made of its rows")
     last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
+    origin, lost_origin = _read_origin(directory)
     # Not SCHEMA.empty_table(), which imports pandas where that is installed.
     left = pa.Table.from_batches([], SCHEMA) if ring is None else ring.kept_after(last_sealed)
     return RankTrace(
@@ -196,7 +201,9 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
         footers=tuple(footers),
         ring=left,
         dropped_frames=run.end.frames_dropped if run.end else (ring.dropped_frames if ring else 0),
+        origin=origin,
         lost=(
+            *lost_origin,
             *(lost_run if footers or left.num_rows else ()),
             *lost,
             *lost_ring,
@@ -267,6 +274,16 @@ def _read_run(rank: int, directory: Path, footers: list[Footer]) -> tuple[RunInf
             raise DamagedTraceError(f"{directory}: holds nothing that a recorder left") from None
         unknown = RunInfo(run_id="", rank=rank, world_size=1, model_class="", started_ns=0)
         return (runs[-1], []) if runs else (unknown, [_sentence(path, error)])
+
+
+def _read_origin(directory: Path) -> tuple[Origin | None, tuple[str, ...]]:
+    path = directory / ORIGIN_FILE
+    try:
+        return Origin.from_json(read_regular(path, _MOST_ORIGIN_BYTES), path), ()
+    except FileNotFoundError:
+        return None, ()
+    except (OSError, DamagedTraceError) as error:
+        return None, (_sentence(path, error),)
 
 
 def _how_ended(run: RunInfo, directory: Path) -> HowEnded:

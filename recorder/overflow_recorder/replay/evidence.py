@@ -92,7 +92,7 @@ def _too_narrow(call: Call, tried: Tried | None) -> Found | None:
     if limits is None:
         return None
     if tried.abs_max > limits.max:
-        return "overflow", (f"in {tried.dtype} its largest magnitude does not fit: {limits.describe(tried.abs_max)}",)
+        return "overflow", ()  # the result in the wider format is the proof
     return "overflow", (
         f"in {tried.dtype} it is finite ({limits.describe(tried.abs_max)}): a value inside the operation does not fit",
     )
@@ -286,7 +286,7 @@ def _conversion(call: Call) -> Found | None:
         return None
     here = str(dtype).removeprefix("torch.")
     there = str(source.dtype).removeprefix("torch.")
-    return "precision-cast", (f"{_of(beyond, 'element', source.numel())} of {there} are beyond {here}'s {limit:g}",)
+    return "precision-cast", (f"{_of(beyond, 'element', source.numel())} of {there} beyond {here}'s {limit:g}",)
 
 
 def _attention(call: Call) -> Found | None:

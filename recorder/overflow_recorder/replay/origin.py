@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from overflow_analyzer.format.origin import Origin
+from overflow_analyzer.render.operation import describe_place
 from overflow_recorder.faults import describe_error, raised_by_signal_handler
 from overflow_recorder.recording.values import walk, walk_inputs
 from overflow_recorder.replay.figures import is_float, is_nonfinite, place_of
@@ -155,7 +156,7 @@ def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenC
             fallback = fallback or (named, names.get(id(call.module), ""))
         if operation is not None and not shown.given:
             return named, names.get(id(call.module), "")
-        reason = f"it came with {', '.join(dict.fromkeys(shown.given))} of {_label(call, names)}"
+        reason = f"it came with {', '.join(dict.fromkeys(shown.given))} of {_label(call, names)}{_sample(call, shown)}"
     if fallback is not None:
         return fallback
     raise first or Refused(reason)
@@ -176,6 +177,17 @@ def _refuse_in_general(entry: Entry, calls: list[OpenCall]) -> None:
 
 def _label(call: OpenCall, names: dict[int, str]) -> str:
     return f"{names.get(id(call.module)) or 'the root module'} ({type(call.module).__name__})"
+
+
+def _sample(call: OpenCall, shown: _Shown) -> str:
+    """Say where in an input the inf/nan lies: a sample or a token is often the answer."""
+    found = next((leaf for context, leaf in walk_inputs(call.args, call.kwargs) if context == shown.given[0]), None)
+    place = place_of(found) if isinstance(found, torch.Tensor) else None
+    if place is None:
+        return ""
+    first = place.pattern[0] if place.pattern else None
+    sample = "" if first is None else f", in sample {first} if the first dimension is the batch"
+    return f": {describe_place(place)}{sample}"
 
 
 def _run_until_shown(call: OpenCall, target: nn.Module, role: str, names: dict[int, str], deadline: float) -> _Shown:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-import overflow_recorder
 from overflow_analyzer.format.origin import SourceLine
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _TORCH: Final = str(Path(torch.__file__).parent)
-_OURS: Final = str(Path(overflow_recorder.__file__).parent)
+_OURS: Final = str(Path(__file__).parents[1])
 CALL: Final = nn.Module._call_impl.__code__
 _LONGEST_CODE: Final = 300
 

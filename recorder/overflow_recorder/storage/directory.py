@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.origin import ORIGIN_FILE
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.storage.claiming import (
     RING_TEMPORARY,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.run_info import RunInfo
 
 
@@ -99,6 +101,14 @@ class TraceDirectory:
         """
         write_whole(self.path / RUN_FILE, run.to_json().encode())
 
+    def write_origin(self, origin: Origin) -> None:
+        """Replace ``_origin.json`` whole.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        write_whole(self.path / ORIGIN_FILE, origin.to_json().encode())
+
     def seal(self, data: pa.Buffer, retention: int) -> None:
         """Seal a part, within ``max_bytes``: others make room for it, or it is not written at all.
 
@@ -133,7 +143,7 @@ class TraceDirectory:
         return room >= size or retention == WINDOW
 
     def _other_bytes(self) -> int:
-        sizes = [_size(self.path / name) for name in (RING_FILE, NAMES_FILE, RUN_FILE)]
+        sizes = [_size(self.path / name) for name in (RING_FILE, NAMES_FILE, ORIGIN_FILE, RUN_FILE)]
         return sum(sizes) + sizes[-1] + _END_BYTES  # for a moment a run has two descriptions
 
     def remove_ring(self) -> None:

@@ -45,7 +45,7 @@ def origin_of(model: nn.Module, *args: Any, run: Callable[[], Any] | None = None
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.suppress(NonFiniteError),
-        TraceRecorder(model, None, callbacks=[find]),
+        TraceRecorder(model, None, replay=False, callbacks=[find]),
     ):
         _ = run() if run is not None else model(*args, **kwargs)
     assert find.origin is not None, "nothing was detected"
