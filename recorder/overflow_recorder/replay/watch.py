@@ -221,7 +221,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if is_float(tensor) and nonfinite_count(one):
                 parent = self._record_at(_key(tensor))
                 if parent is None:
-                    record.given.append(one.source or "a tensor that it keeps")
+                    record.given.append(one.source or "a tensor that is no input, weight or buffer")
                 else:
                     record.parents.append(parent)
         record.kind = _kind(schema.name, args, kwargs, figures, record, result)
