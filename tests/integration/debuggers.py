@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,9 +58,12 @@ def watch(debugger: Any, model: nn.Module, batches: Iterable[Callable[[], Any]],
 
 
 def both(make: Callable[[], nn.Module], inputs: Iterable[tuple[Any, ...]], **options: Any) -> tuple[Printed, Printed]:
-    """Run the same model with the same inputs under transformers' debugger and under ours, in this order."""
+    """Run the same model with the same inputs under transformers' debugger and under ours, in this order.
+
+    Ours does not run the origin module again: what that adds stands behind the report.
+    """
     printed, inputs = [], list(inputs)
-    for debugger in (Upstream, Ours):
+    for debugger in (Upstream, functools.partial(Ours, replay=False)):
         torch.manual_seed(0)
         model = make()
         batches = [lambda args=args, model=model: model(*args) for args in inputs]

@@ -76,6 +76,20 @@ def test_detection_prints_the_same_bytes_for_a_bad_weight() -> None:
     assert ours.text.startswith("weight has nans\nweight has infs\n")
 
 
+def test_the_operation_stands_behind_the_same_bytes() -> None:
+    # GIVEN a model that overflows WHEN ours runs its module again, as it does unless told otherwise
+    inputs = list(ones(1.0, FLOAT16_LIMIT))
+    upstream, _ = both(plain, inputs)
+    torch.manual_seed(0)
+    model = plain()
+    text = watch(Ours, model, [lambda args=args: model(*args) for args in inputs]).text
+
+    # THEN upstream's text comes first, whole, and then the operation
+    assert "Detected inf/nan" in upstream.text
+    assert text.startswith(upstream.text.rstrip())
+    assert text.removeprefix(upstream.text.rstrip()).lstrip().startswith("Made by\n")
+
+
 def test_a_finite_run_prints_nothing() -> None:
     upstream, ours = both(plain, ones(1.0, 2.0, 3.0))
     assert upstream == ours == ("", None, 3)

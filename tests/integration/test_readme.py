@@ -118,7 +118,7 @@ def test_both_set_up_commands_are_there() -> None:
     assert len(commands) == 2
     assert all("-c constraints.txt" in command for command in commands)
     assert re.search(r"&& python examples/\w+\.py && overflow-analyze \S+", commands[0])
-    assert commands[1].endswith("&& pytest")
+    assert commands[1].endswith("&& pytest -n 2")
 
 
 def test_the_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

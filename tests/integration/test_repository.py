@@ -88,15 +88,15 @@ def commands_in(document: str) -> list[str]:
 
 
 def test_ci_installs_and_tests_as_the_readme_says() -> None:
-    (second,) = [line for line in commands_in("README.md") if line.endswith("&& pytest")]
+    (second,) = [line for line in commands_in("README.md") if line.endswith("&& pytest -n 2")]
     install = second.split(" && ")[-2]
     assert install.startswith("pip install -c constraints.txt -e ")
     script = text_of(".ci/run")
     assert install.replace("pip install", "pip install --quiet") in script
-    assert re.search(r"^check pytest$", script, re.MULTILINE)
+    assert re.search(r"^check pytest -n 2$", script, re.MULTILINE)
 
 
-@pytest.mark.parametrize("check", ["ruff check", "ruff format --check", "mypy", "mkdocs build --strict", "pytest"])
+@pytest.mark.parametrize("check", ["ruff check", "ruff format --check", "mypy", "mkdocs build --strict", "pytest -n 2"])
 def test_ci_runs_every_check(check: str) -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert re.search(rf"^check {check}( --site-dir \S+)?$", text_of(".ci/run"), re.MULTILINE)

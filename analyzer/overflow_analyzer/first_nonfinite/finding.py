@@ -19,7 +19,7 @@ from overflow_analyzer.trace.observations import observations, observations_in_b
 
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.origin import Origin
+    from overflow_analyzer.format.origin import Operation, Origin
     from overflow_analyzer.format.parts import Progress
     from overflow_analyzer.trace.observations import Observation
     from overflow_analyzer.trace.opening import Trace
@@ -135,7 +135,8 @@ def _in_brief(found: Located) -> RankFinding:
 
 def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFinding, ...] | None) -> Finding:
     event, before = found.event, found.before
-    case = _case(trace, found)
+    replay = _replay(found)
+    case = _case(trace, found, None if replay is None else replay.operation)
     rule, cause = explain(case)
     return Finding(
         rank=found.rank.rank,
@@ -154,7 +155,7 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         if rule.shows_growth and case.limits is not None
         else (),
         absorbed_before=found.absorbed_before,
-        replay=_replay(found),
+        replay=replay,
         coverage=coverage_of(trace),
         other_ranks=others,
     )
@@ -170,7 +171,7 @@ def _is_like(frame: Frame, first: Frame) -> bool:
     return first.phase == "backward" or frame.phase != "backward"
 
 
-def _case(trace: Trace, found: Located) -> Case:
+def _case(trace: Trace, found: Located, operation: Operation | None) -> Case:
     rank, row = found.rank, found.row
     return Case(
         event=found.event,
@@ -179,6 +180,7 @@ def _case(trace: Trace, found: Located) -> Case:
         after=found.after,
         look_back=lambda: observations(rank, row.key, before=row.frame_number),
         gradient=found.gradient,
+        operation=operation,
         peers=_on_other_ranks(trace, found, row.batch_number),
         replicated=_is_replicated(trace, found),
     )

@@ -21,7 +21,7 @@ class SourceLine:
     """One line of a program."""
 
     file: str
-    """Relative to the directory in which the run was started, where it lies below it."""
+    """As seen from the directory in which the run was started, or from where Python imported it."""
     line: int
     function: str
     """Function or method, as ``Attention.forward``."""
@@ -117,6 +117,8 @@ class Origin:
     operation: Operation | None
     reason: str | None
     """Why no operation is named; None where one is."""
+    draws: bool
+    """Whether the second run drew random numbers: then other elements may be hit than the first time."""
     seconds: float
     """How long the training waited for this."""
     version: int = _VERSION

@@ -101,7 +101,7 @@ def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[st
     if finding is None:
         return {"found": False, **dict.fromkeys(_KEYS), "coverage": coverage, "frames": []}
     replay = finding.replay
-    replayed = {
+    replayed: dict[str, Any] = {
         "operation": None if replay is None else replay.operation,
         "no_operation_because": None if replay is None else replay.reason,
         "place": None if replay is None else replay.place,
@@ -117,8 +117,8 @@ _KEYS: Final = (
     "rank", "world_size",
     "batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step",
     "role", "context", "dtype", "shape", "abs_min", "abs_max", "nan_count", "posinf_count", "neginf_count",
-    "finite_abs_max", "origin", "operation", "no_operation_because", "place", "cause", "finite_before", "chain", "propagated", "absorbed", "absorbed_before",
-    "growth", "other_ranks",
+    "finite_abs_max", "origin", "operation", "no_operation_because", "place", "cause", "finite_before",
+    "chain", "propagated", "absorbed", "absorbed_before", "growth", "other_ranks",
 )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ def operation_lines(origin: Origin) -> tuple[str, ...]:
     if origin.place is not None and (origin.operation is None or not _is_result(origin)):
         where = f"{origin.context} of {origin.module_name or 'the root module'}: {describe_place(origin.place)}"
         lines.append(f"{_padded('detected')}{where}")
+    if origin.draws and origin.operation is not None:
+        lines.append(f"{_padded('random')}the second run drew other random numbers: other elements may have been hit")
     return tuple(lines)
 
 

@@ -237,7 +237,7 @@ def _exponential(call: Call) -> Found | None:
 
 def _mean(call: Call) -> Found | None:
     if not call.args[0].numel():
-        return "empty-statistic", ("it is the mean of no elements: 0 / 0",)
+        return "division-by-zero", ("it is the mean of no elements: 0 / 0",)
     return None
 
 
@@ -248,7 +248,7 @@ def _deviation(call: Call) -> Found | None:
     count = math.prod(sizes)
     if count - (1 if correction is None else correction) > 0:
         return None
-    return "empty-statistic", (f"it is over {counted(count, 'element')} with correction {correction}: 0 / 0",)
+    return "division-by-zero", (f"it is over {counted(count, 'element')} with correction {correction}: 0 / 0",)
 
 
 def _accumulation(call: Call) -> Found | None:
@@ -265,7 +265,7 @@ def _loss_of_labels(call: Call) -> Found | None:
     target, ignored = call.argument("target"), call.argument("ignore_index", -100)
     if bool((target != ignored).any()):
         return None
-    return "empty-statistic", (f"{_of(target.numel(), 'label', target.numel())} are ignored ({ignored}): 0 / 0",)
+    return "division-by-zero", (f"{_of(target.numel(), 'label', target.numel())} are ignored ({ignored}): 0 / 0",)
 
 
 def _normalisation(call: Call) -> Found | None:

@@ -60,6 +60,8 @@ class _Shown(NamedTuple):
     record: Record | None
     given: tuple[str, ...]
     """Non-finite tensors from outside that the detected one stems from."""
+    draws: bool
+    """Whether the run drew random numbers."""
 
 
 def find_operation(model: nn.Module, frame: Frame) -> Origin:
@@ -79,10 +81,11 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
     entry = frame.nonfinite_entries[0]
     calls = _open_calls(sys._getframe(1))
     place = operation = replayed = reason = None
+    draws = False
     try:
         target = _target(model, frame.module_name)
         place = _place_of_entry(target, calls, entry)
-        operation, replayed = _search(model, target, entry, calls)
+        operation, replayed, draws = _search(model, target, entry, calls)
     except Refused as refused:
         reason = refused.reason
     except torch.OutOfMemoryError:
@@ -98,6 +101,7 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
         replayed=replayed,
         operation=operation,
         reason=reason,
+        draws=draws,
         seconds=time.perf_counter() - started,
     )
 
@@ -132,14 +136,14 @@ def _place_of_entry(target: nn.Module, calls: list[OpenCall], entry: Entry) -> P
     return place_of(found) if isinstance(found, torch.Tensor) else None
 
 
-def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenCall]) -> tuple[Operation, str]:
+def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenCall]) -> tuple[Operation, str, bool]:
     """Run the open calls again, from the one that may have made it outward, until one shows the operation."""
     _refuse_in_general(entry, calls)
     is_open = calls[0].module is target
     inside = calls[1:] if is_open and entry.role == "input" else calls
     names = {id(module): name for name, module in model.named_modules()}
     deadline = time.monotonic() + _SECONDS
-    fallback: tuple[Operation, str] | None = None
+    fallback: tuple[Operation, str, bool] | None = None
     first: Refused | None = None
     reason = "no recorded module was running around it: the value was given to it from outside the model"
     for call in inside:
@@ -153,9 +157,10 @@ def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenC
         operation = None if shown.record is None else shown.record.operation
         if operation is not None:
             named = dataclasses.replace(operation, called_at=next(iter(users_lines(call.frame.f_back)), None))
-            fallback = fallback or (named, names.get(id(call.module), ""))
-        if operation is not None and not shown.given:
-            return named, names.get(id(call.module), "")
+            found = named, names.get(id(call.module), ""), shown.draws
+            if not shown.given:
+                return found
+            fallback = fallback or found
         reason = f"it came with {', '.join(dict.fromkeys(shown.given))} of {_label(call, names)}{_sample(call, shown)}"
     if fallback is not None:
         return fallback
@@ -320,5 +325,5 @@ class _Reached:
         for kind in ("made", "turned", "literal", "unwritten"):
             for record in records:
                 if record.kind == kind and record.operation is not None:
-                    return _Shown(record, tuple(given))
-        return _Shown(None, tuple(given))
+                    return _Shown(record, tuple(given), self._watch.draws)
+        return _Shown(None, tuple(given), self._watch.draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,11 +46,12 @@ def _line(frame: FrameType) -> SourceLine:
 
 
 def _shown(file: str) -> str:
-    path = Path(file)
-    try:
-        return str(path.absolute().relative_to(Path.cwd())) if path.exists() else file
-    except (OSError, ValueError):
-        return file
+    """Return a path as seen from the working directory, or from where Python imports it."""
+    path = Path(file).absolute()
+    for folder in (str(Path.cwd()), *sorted(filter(None, sys.path), key=len, reverse=True)):
+        if path.is_file() and path.is_relative_to(folder):
+            return str(path.relative_to(folder))
+    return file
 
 
 def _function(frame: FrameType) -> str:

@@ -159,23 +159,23 @@ class Storage:
             self._disk_is_stuck_at = released
         return moved
 
-<<<<<<< HEAD
     def write_notes(self) -> None:
         """Put the notes into ``_run.json`` while the run goes on.
-=======
-    def write_origin(self, origin: Origin) -> None:
-        """Write which operation made an inf/nan; without a path, nowhere.
->>>>>>> d6caca0 (A detection that ends the run names the operation: printed behind the report, kept in _origin.json, first of the evidence in every report)
 
         Raises:
             OSError: The disk refused.
         """
         if self._directory is not None:
-<<<<<<< HEAD
             self._directory.write_run(dataclasses.replace(self._run, notes=self.notes))
-=======
+
+    def write_origin(self, origin: Origin) -> None:
+        """Write which operation made an inf/nan; without a path, nowhere.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._directory is not None:
             self._directory.write_origin(origin)
->>>>>>> d6caca0 (A detection that ends the run names the operation: printed behind the report, kept in _origin.json, first of the evidence in every report)
 
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""

@@ -42,6 +42,7 @@ ORIGIN = Origin(
     replayed="layers.3.attention",
     operation=OPERATION,
     reason=None,
+    draws=False,
     seconds=0.25,
 )
 

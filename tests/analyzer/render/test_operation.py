@@ -65,3 +65,9 @@ def test_why_none_is_named_and_where_it_lies() -> None:
 )
 def test_where_in_a_tensor(place: Place, text: str) -> None:
     assert describe_place(place) == text
+
+
+def test_that_other_elements_may_have_been_hit() -> None:
+    assert operation_lines(dataclasses.replace(ORIGIN, draws=True))[-1] == (
+        "random     the second run drew other random numbers: other elements may have been hit"
+    )

@@ -119,8 +119,8 @@ ARITHMETIC: dict[str, tuple[Callable[[torch.Tensor], Any], str, str | None, str]
     "factor inf": (lambda x: x * INF, "torch.mul", "zero-times-inf", "1 product"),
     "sum": (lambda x: (x.half() * 1e4).abs().sum(), "torch.sum", "overflow", "6 addends a result"),
     "cumulative sum": (lambda x: (x.half() * 1e4).cumsum(1), "torch.cumsum", "overflow", "3 addends a result"),
-    "empty mean": (lambda x: x[:0].mean(), "torch.mean", "empty-statistic", "0 / 0"),
-    "one sample": (lambda x: x[:1].std(0), "torch.std", "empty-statistic", "1 element with correction"),
+    "empty mean": (lambda x: x[:0].mean(), "torch.mean", "division-by-zero", "0 / 0"),
+    "one sample": (lambda x: x[:1].std(0), "torch.std", "division-by-zero", "1 element with correction"),
     "masked row": (
         lambda x: x.masked_fill(x < 2, -INF).softmax(-1),
         "torch.softmax",
@@ -132,7 +132,7 @@ ARITHMETIC: dict[str, tuple[Callable[[torch.Tensor], Any], str, str | None, str]
     "ignored labels": (
         lambda x: functional.cross_entropy(x, torch.full((2,), -100)),
         "torch.nn.functional.cross_entropy",
-        "empty-statistic",
+        "division-by-zero",
         "2 of 2 labels are ignored",
     ),
     "masks added": (

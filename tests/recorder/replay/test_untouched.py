@@ -90,6 +90,7 @@ def test_weights_buffers_gradients_random_states_and_modes_are_the_same_bit_for_
         found = origin_of(model, torch.randn(8, 4))
     # THEN
     assert found.operation is not None, found.reason
+    assert found.draws
     assert found.operation.name == "torch.mul"
     before, after = states
     assert equal(before, after)

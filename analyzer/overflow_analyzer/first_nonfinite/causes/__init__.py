@@ -6,7 +6,7 @@ Names of modules, classes and paths are never evidence.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.first_nonfinite.causes.case import Case, Cause, CauseRule, Confidence
 from overflow_analyzer.first_nonfinite.causes.masks import MASKED_ROW_SOFTMAX, MASKS_ADDED, ZERO_TIMES_INF
@@ -33,6 +33,10 @@ from overflow_analyzer.first_nonfinite.causes.zeros import (
     OUT_OF_DOMAIN,
     UNDERFLOW,
 )
+from overflow_analyzer.format.float_formats import float_format
+
+if TYPE_CHECKING:
+    from overflow_analyzer.format.origin import Operation
 
 __all__ = ["CAUSES", "Case", "Cause", "CauseRule", "Confidence", "explain"]
 
@@ -72,5 +76,26 @@ def explain(case: Case) -> tuple[CauseRule, Cause]:
     Args:
         case: All that is known about one inf/nan.
     """
+    shown = _shown_by_the_operation(case)
+    if shown is not None:
+        return shown
     found = [(rule, cause) for rule in _RULES if (cause := rule.cause_of(case)) is not None]
     return min(found, key=lambda one: (not one[0].is_harmless, _SURENESS[one[1].confidence], one[0].general))
+
+
+def _shown_by_the_operation(case: Case) -> tuple[CauseRule, Cause] | None:
+    """Return the cause that the operands of the operation itself prove, where the recorder saw them."""
+    operation = case.operation
+    if operation is None or operation.cause is None:
+        return None
+    rule = next((one for one in _RULES if one.name == operation.cause), None)
+    if rule is None:
+        return None
+    return rule, rule.stated(case, "certain", operation.evidence or (_what_it_gives(operation),))
+
+
+def _what_it_gives(operation: Operation) -> str:
+    result, tried, limits = operation.result, operation.tried, float_format(operation.result.dtype)
+    if tried is None or tried.abs_max is None or limits is None:
+        return f"{operation.name} gave it, with finite operands"
+    return f"{operation.name}, in {tried.dtype}: {limits.describe(tried.abs_max)} ({result.dtype} was too narrow)"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.events import Event
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.origin import Operation
     from overflow_analyzer.trace.observations import Observation
 
 
@@ -62,7 +63,10 @@ class CauseRule:
         verdict = self.judge(case)
         if verdict is None:
             return None
-        confidence, evidence = verdict
+        return self.stated(case, *verdict)
+
+    def stated(self, case: Case, confidence: Confidence, evidence: Sequence[str]) -> Cause:
+        """Return the cause with its evidence and advice."""
         advice = self.advice.format(case=case) if isinstance(self.advice, str) else self.advice(case)
         return Cause(self.name, confidence, tuple(evidence), advice)
 
@@ -91,6 +95,8 @@ class Case:
     """A gradient with an inf or nan since the optimizer step before, and its frame."""
     peers: tuple[Observation, ...] = ()
     """Observations of the same tensor in the same batch on the other ranks."""
+    operation: Operation | None = None
+    """What the recorder saw make it, when it ran the origin module again."""
     replicated: bool = False
     """Whether the other ranks' observations of it in an earlier batch had the same figure."""
 
