@@ -5,6 +5,7 @@ Where the two differ on purpose, ``docs/compatibility.md`` says why and ``test_c
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_the_operation_stands_behind_the_same_bytes() -> None:
     upstream, _ = both(plain, inputs)
     torch.manual_seed(0)
     model = plain()
-    text = watch(Ours, model, [lambda args=args: model(*args) for args in inputs]).text
+    text = watch(Ours, model, [functools.partial(model, *args) for args in inputs]).text
 
     # THEN upstream's text comes first, whole, and then the operation
     assert "Detected inf/nan" in upstream.text
