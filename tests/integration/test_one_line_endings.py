@@ -39,6 +39,10 @@ def test_a_detection_ends_the_script_as_an_exception_of_its_own(tmp_path: Path) 
     assert [line.split()[0] for line in printed.splitlines()] == ["0", "1", "2", "3", "4", "5"]
     assert "Detected inf/nan during batch_number=6\n" in report
 
+    # AND the line of the script's source, although overflow-record's own hook watches all modules
+    assert "\nMade by\n  torch." in report
+    assert "gradient_accumulation.py:" in report
+
     # AND the traceback is the script's, from its first line to the call of the module
     lines = done.stderr.splitlines()
     files = [line.split('"')[1] for line in lines if line.startswith("  File ")]

@@ -27,7 +27,7 @@ class TraceCommand(click.Command):
 
 def trace_argument(name: str = "trace") -> Decorator:
     """The path of a trace. It is opened by the library, whose errors say more than a check here could."""
-    return click.argument(name, type=click.Path())
+    return click.argument(name, type=click.Path(readable=False))
 
 
 def rank_option() -> Decorator:

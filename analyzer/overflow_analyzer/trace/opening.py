@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -22,11 +22,9 @@ from overflow_analyzer.format.parts import Footer, read_footer, read_row_group
 from overflow_analyzer.format.run_info import HowEnded, RunInfo
 from overflow_analyzer.trace.rank_trace import RankTrace, open_rank
 
-if TYPE_CHECKING:
-    import os
-
-
 _RANK_DIRECTORY = re.compile(r"rank=(\d{1,9})", re.ASCII)
+_URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.ASCII)
+_SHOWN_TRACES = 8
 _UNKNOWN_RUN = RunInfo(run_id="", rank=0, world_size=1, model_class="", started_ns=0)
 
 
@@ -81,11 +79,18 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
         DamagedTraceError: Nothing of it can be read.
         EmptyTraceError: Nothing was recorded.
     """
-    where = Path(path)
+    text = os.fspath(path)
+    if not text:
+        raise TraceNotFoundError("the path of the trace is empty")
+    if _URI.match(text):
+        raise TraceNotFoundError(f"{text}: a trace is read from a local path; copy it to this machine first")
+    where = Path(text)
     try:
         trace = _open_directory(where) if where.is_dir() else _open_file(where)
     except FileNotFoundError:
         raise TraceNotFoundError(f"{where}: there is no such file or directory") from None
+    except PermissionError:
+        raise TraceNotFoundError(f"{where}: permission denied") from None
     except OSError as error:
         raise TraceNotFoundError(f"{where}: cannot be read ({error.strerror or error})") from None
     if not any(one.ring.num_rows or one.row_groups for one in trace.ranks):
@@ -138,7 +143,9 @@ def _open_directory(path: Path) -> Trace:
         match = _RANK_DIRECTORY.fullmatch(path.absolute().name)
         directories = {int(match[1]) if match else 0: path}
     if not directories:
-        raise NotATraceError(f"{path}: a directory, but not a trace: it has no rank=N directory")
+        traces = sorted(one.name for one in path.iterdir() if any(one.glob("rank=*")))
+        several = f"; traces in it: {', '.join(traces[:_SHOWN_TRACES])}" if traces else ""
+        raise NotATraceError(f"{path}: a directory, but not a trace: it has no rank=N directory{several}")
     ranks, lost = [], []
     for rank, directory in sorted(directories.items()):
         try:

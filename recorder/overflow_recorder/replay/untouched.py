@@ -60,23 +60,36 @@ def modules_kept(module: nn.Module) -> Iterator[list[torch.Tensor]]:
     Raises:
         Refused: Hooks on all modules would see the second run.
     """
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    of_all_modules = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
+    if not all(_is_ours(hook) for hooks in of_all_modules for hook in hooks.values()):
         raise Refused("a hook on all modules (register_module_forward_hook) would see the second run")
+    ours = [(hooks, dict(hooks)) for hooks in of_all_modules]
     modules = list(module.modules())
     before = [(one, dict(vars(one)), _contents(vars(one))) for one in modules]
     copies: dict[int, torch.Tensor] = {}
     try:
+        for hooks, _ in ours:
+            hooks.clear()
         for one in modules:
             attributes = vars(one)
             attributes["_buffers"] = {name: _copied(buffer, copies) for name, buffer in one._buffers.items()}
             attributes.update({name: collections.OrderedDict() for name in _HOOKS if name in attributes})
         yield list(copies.values())
     finally:
+        for hooks, listed in ours:
+            hooks.update(listed)
         for one, attributes, contents in before:
             vars(one).clear()
             vars(one).update(attributes)
             for container, items in contents:
                 _refill(container, items)
+
+
+def _is_ours(hook: Any) -> bool:
+    """Whether a hook is this package's: a function, a method or an object."""
+    function = getattr(hook, "__func__", hook)
+    name = getattr(function, "__module__", None) or type(hook).__module__
+    return bool(name.startswith("overflow_recorder."))
 
 
 def _copied(buffer: torch.Tensor | None, copies: dict[int, torch.Tensor]) -> torch.Tensor | None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from overflow_analyzer.convert.compact import compact_trace
 from overflow_analyzer.errors import (
+    NotATraceError,
     NotRecordedError,
+    TraceNotFoundError,
 )
 from overflow_analyzer.format.files import RING_FILE
 from overflow_analyzer.trace import rank_trace
@@ -165,3 +167,24 @@ def test_frames_are_counted_once_where_a_piece_ends_within_one(
 def test_bytes_are_those_of_the_parts(tmp_path: Path) -> None:
     path = write_clean(tmp_path / "run.parquet")
     assert open_trace(path).ranks[0].bytes == sum(one.stat().st_size for one in path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", "the path of the trace is empty"),
+        ("s3://bucket/run.parquet", "s3://bucket/run.parquet: a trace is read from a local path"),
+        ("nosuch", "nosuch: there is no such file or directory"),
+    ],
+)
+def test_a_path_that_cannot_be_one(path: str, message: str) -> None:
+    with pytest.raises(TraceNotFoundError, match=message):
+        open_trace(path)
+
+
+def test_a_directory_of_several_traces_names_them(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.parquet"):
+        write_clean(tmp_path / name)
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(NotATraceError, match=r"it has no rank=N directory; traces in it: a\.parquet, b\.parquet$"):
+        open_trace(tmp_path)

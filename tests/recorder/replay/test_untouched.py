@@ -268,3 +268,25 @@ def test_a_hook_on_all_modules() -> None:
     finally:
         handle.remove()
     assert reason == "a hook on all modules (register_module_forward_hook) would see the second run"
+
+
+def test_a_hook_on_all_modules_of_our_own_is_off_in_the_second_run() -> None:
+    # GIVEN overflow-record's watch for models, a method, and a function of this package
+    calls: list[nn.Module] = []
+
+    def ours(module: nn.Module, *_: object) -> None:
+        calls.append(module)
+
+    ours.__module__ = "overflow_recorder.launch.somewhere"
+    handle = torch_module.register_module_forward_pre_hook(ours)
+    try:
+        model = Calling(too_much)
+        found = origin_of(model, run=lambda: model(torch.ones(2)))
+        registered = list(torch_module._global_forward_pre_hooks.values())
+    finally:
+        handle.remove()
+
+    # THEN the operation is named, the hook saw the training's call alone, and it is still there
+    assert found.operation is not None
+    assert calls == [model, *model.children()]
+    assert registered == [ours]
