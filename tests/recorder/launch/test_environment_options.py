@@ -21,6 +21,7 @@ EVERY_OPTION = {
     "IGNORE": ("'*.two words:input[mask]' a:b", ["*.two words:input[mask]", "a:b"]),
     "MAX_BYTES": ("1000000", 1_000_000),
     "OVERWRITE": ("yes", True),
+    "REPLAY": ("no", False),
 }
 
 
