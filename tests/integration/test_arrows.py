@@ -125,3 +125,11 @@ def test_the_recorder_imports_little_of_the_analyzer() -> None:
 def test_the_analyzer_imports_nothing_of_the_recorder() -> None:
     analyzer = (found for name, found in IMPORTS.items() if "analyzer" in name)
     assert [name for found in analyzer for name in found if "recorder" in name] == []
+
+
+@pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])
+def test_tests_and_benchmarks_do_not_import_each_other(folder: str, other: str) -> None:
+    importing = re.compile(rf"^\s*(import|from) {other}\b", re.MULTILINE)
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files
+    assert [str(path) for path in files if importing.search(path.read_text(encoding="utf-8"))] == []
