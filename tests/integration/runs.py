@@ -38,7 +38,8 @@ class Seen:
     """
 
     def __init__(self, path: str | Path) -> None:
-        if not Path(path).exists():
+        # A process may have been killed between making the file and filling it.
+        if not Path(path).exists() or Path(path).stat().st_size < 8:
             Path(path).write_bytes(bytes(8))
         with Path(path).open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 8)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from overflow_analyzer.cli.failures import exit_code_for
-from overflow_analyzer.cli.output import finish
+from overflow_analyzer.cli.output import finish, forget_stdout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if arguments is None else arguments))
     except BaseException as error:  # noqa: BLE001  whatever it was, it becomes one line and an exit code
-        return exit_code_for(error)
+        code = exit_code_for(error)
+        try:
+            finish()
+        except OSError:  # what was to be written is still buffered: the interpreter would try again and exit with 120
+            forget_stdout()
+        return code
 
 
 def _run(arguments: list[str]) -> int:

@@ -192,9 +192,11 @@ def test_the_exit_code_answers_though_nobody_reads_the_report(unbuffered: str, t
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-def test_a_stdout_that_refuses_is_one_line(trace: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # refused when all is written, or at the first write
+def test_a_stdout_that_refuses_is_one_line(unbuffered: str, trace: Path) -> None:
+    command, variables = [*SCRIPT, str(trace)], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([*SCRIPT, str(trace)], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=variables)
     assert done.returncode == 3
     assert done.stderr == "overflow-analyze: No space left on device\n"
 

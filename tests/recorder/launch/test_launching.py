@@ -188,7 +188,7 @@ def test_classes_of_the_script_can_be_pickled_and_children_spawned(tmp_path: Pat
         class Thing:
             def __init__(self, value): self.value = value
         def double(thing): return Thing(2 * thing.value)
-        print("imported as", __name__)
+        print("imported as", __name__, flush=True)  # the pool ends its processes before they would
         if __name__ == "__main__":
             assert pickle.loads(pickle.dumps(Thing(1))).value == 1
             with multiprocessing.get_context("spawn").Pool(1) as pool:
