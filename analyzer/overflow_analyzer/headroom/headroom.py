@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from overflow_analyzer.first_nonfinite.growth import bits_per_batch
 from overflow_analyzer.format.float_formats import FLOAT_FORMATS, FloatFormat
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from overflow_analyzer.trace.opening import Trace
 
     Progress = Callable[[Iterable[pa.Table], int], Iterable[pa.Table]]
-
-
-_ROWS_A_TABLE: Final = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,7 @@ def headroom_of(
     limits = None if dtype is None else _known(dtype)
     tally = Tally(limits)
     for one in asked:
-        about = sum(group.rows // _ROWS_A_TABLE + 1 for group in one.row_groups) + 1
-        for table in progress(one.tables(COLUMNS), about):
+        for table in progress(one.tables(COLUMNS), one.table_count):
             tally.add(table)
         tally.end_rank()
     modules = tuple(_module(tally, number) for number in range(len(tally.names)))

@@ -32,8 +32,6 @@ JUMP_BITS: Final = 3.0
 JUMP_RATIO: Final = 4.0
 """... if it is also so many times the median of the changes before it."""
 
-_ROWS_A_TABLE: Final = 1 << 15
-
 
 class _Key(NamedTuple):
     """Columns that name a tensor; the same one may change its class or dtype."""
@@ -191,8 +189,7 @@ def history_of(
     asked = _Question(patterns, figure, role, since)
     found: dict[tuple[int, str, str, str], _Seen] = {}
     for one in trace.ranks if rank is None else (trace.rank(rank),):
-        about = sum(group.rows // _ROWS_A_TABLE + 1 for group in one.row_groups) + 1
-        for table in progress(one.tables(asked.columns), about):
+        for table in progress(one.tables(asked.columns), one.table_count):
             for key, batch, value, nonfinite in asked.rows_in(table):
                 seen = found.setdefault((one.rank, key.module_name, key.role, key.context), _Seen(key))
                 seen.add(batch, value, nonfinite)

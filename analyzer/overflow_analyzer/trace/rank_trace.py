@@ -32,6 +32,7 @@ except ImportError:  # Windows: a trace is read there too, only whether its run 
 _MOST_RUN_BYTES = 1 << 26
 _MOST_ORIGIN_BYTES = 1 << 22
 _ROWS_READ_WHOLE = 1 << 16  # larger groups are streamed, in memory that is used again
+_ROWS_A_TABLE = 1 << 15
 _ATTEMPTS = 5
 
 
@@ -129,6 +130,11 @@ class RankTrace:
         if mixed:
             return sum(int(table.num_rows) for table in self.tables(["frame_number"]))
         return sum(group.rows for group in self.row_groups) + int(self.ring.num_rows)
+
+    @property
+    def table_count(self) -> int:
+        """About how many tables ``tables`` yields, for showing how far it is."""
+        return sum(group.rows // _ROWS_A_TABLE + 1 for group in self.row_groups) + 1
 
     @property
     def frame_count(self) -> int:
