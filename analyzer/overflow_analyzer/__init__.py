@@ -4,7 +4,7 @@ It needs no torch. Names are imported when first used, so that the command line 
 
 Imports go one way, those for types included: each of these imports only from those before it.
 
-    errors, text < format < trace < first_nonfinite < headroom < diff, convert < render < cli
+    errors, text < format < trace < first_nonfinite < headroom < overview < diff, convert < render < cli
 """
 
 from __future__ import annotations

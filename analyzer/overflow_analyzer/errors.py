@@ -38,3 +38,9 @@ class NotRecordedError(TraceError):
     """The trace does not hold the rank, batch or module."""
 
     exit_code = 2
+
+
+class MissingExtraError(TraceError):
+    """A package that is an extra is not installed."""
+
+    exit_code = 2

@@ -26,6 +26,7 @@ CALLS: dict[str, tuple[list[object], int]] = {
     "top": ([CLEAN], 0),
     "history": ([CLEAN, "*"], 0),
     "diff": ([CLEAN, CLEAN], 0),
+    "html": ([CLEAN, "-o", "run.html"], 0),
     "compact": ([CLEAN, "-o", "compacted.parquet"], 0),
     "watch": ([CLEAN], 0),
     "export": ([CLEAN, "--to", "csv", "-o", "rows.csv"], 0),

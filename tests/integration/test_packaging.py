@@ -18,11 +18,11 @@ ROOTS = {"recorder": "overflow_recorder", "analyzer": "overflow_analyzer"}
 
 
 def sources() -> dict[str, str]:
-    """Path in the repository -> path in the wheel, of what the packages consist of: Python and the typing marker."""
+    """Path in the repository -> path in the wheel, of what the packages consist of."""
     return {
         str(path.relative_to(ROOT)): str(path.relative_to(ROOT / root))
         for root, package in ROOTS.items()
-        for pattern in ("*.py", "py.typed")
+        for pattern in ("*.py", "py.typed", "page.css", "page.js", "page.html.jinja")
         for path in (ROOT / root / package).rglob(pattern)
     }
 

@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, str]] = {
     "top": "Modules by least headroom, fastest growth, most underflow.",
     "history": "One tensor or several over batches, with jumps marked.",
     "diff": "Where two runs first differ, and every other difference.",
+    "html": "A run as one page with pictures.",
     "compact": "The whole trace as one Parquet file.",
     "watch": "Follow a run that is being recorded: batches, headroom, alarms.",
     "export": "A trace as TensorBoard events, CSV or JSON lines.",

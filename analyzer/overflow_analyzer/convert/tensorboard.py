@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.convert.outputs import OutputError, refuse_traces
-from overflow_analyzer.errors import TraceError
+from overflow_analyzer.errors import MissingExtraError
 from overflow_analyzer.format.columns import COLUMNS, COUNT_COLUMNS, PHASES
 
 if TYPE_CHECKING:
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 _FIGURES: Final = tuple(column.name for column in COLUMNS if column.plotted)
 _OTHER_PHASE: Final = "other"  # a directory's name is never taken from the trace
 _KEPT: Final = re.compile(r"[^-/\w.]+", re.ASCII)
-
-
-class MissingExtraError(TraceError):
-    """A package that is an extra is not installed."""
-
-    exit_code = 2
 
 
 def export_tensorboard(tables: Iterable[pa.Table], directory: Path) -> int:

@@ -27,6 +27,18 @@ def render_explanation(finding: Finding) -> str:
     Returns:
         Lines ended by a newline each, without a blank line before or after; names in them are escaped.
     """
+    lines = [line for title, items in explanation_sections(finding) for line in (title, *(f"  {one}" for one in items))]
+    return "".join(f"{escape(line)}\n" for line in lines)
+
+
+def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
+    """Return the sections of the explanation that have something to say, each a title and lines.
+
+    Names in them are not escaped.
+
+    Args:
+        finding: Of ``find_first_nonfinite``.
+    """
     sections = (
         ("First inf/nan among what was recorded", _what(finding)),
         ("Made by", () if finding.replay is None else operation_lines(finding.replay)),
@@ -37,11 +49,7 @@ def render_explanation(finding: Finding) -> str:
         ("What this trace does not say", finding.coverage),
         ("Next", (finding.cause.next_step,)),
     )
-    lines: list[str] = []
-    for title, found in sections:
-        items = [f"  {one}" for one in found]
-        lines += [title, *items] if items else []
-    return "".join(f"{escape(line)}\n" for line in lines)
+    return [(title, items) for title, found in sections if (items := list(found))]
 
 
 def _confidence(finding: Finding) -> str:

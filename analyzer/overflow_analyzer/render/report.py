@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from overflow_analyzer.text.escape import escape
 
@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overflow_analyzer.format.frames import Entry, Frame
+
+
+class Line(NamedTuple):
+    """A line of a report, and what it is about."""
+
+    text: str
+    frame: Frame | None = None
+    entry: Entry | None = None
+    """None on the line that names the frame's module."""
 
 
 _HEADER = "abs min  abs max  metadata"
@@ -26,22 +35,32 @@ def render_report(frames: Sequence[Frame], batch_number: int) -> str:
     Returns:
         Lines ended by a newline each, the last one too.
     """
-    head = [f"Detected inf/nan during batch_number={batch_number}", f"Last {len(frames)} forward frames:", _HEADER]
-    return "\n".join([*head, *_frame_lines(frames)]) + "\n"
+    return "".join(f"{line.text}\n" for line in report_lines(frames, batch_number))
+
+
+def report_lines(frames: Sequence[Frame], batch_number: int) -> list[Line]:
+    """Return the lines of ``render_report``, none of them ended."""
+    head = (f"Detected inf/nan during batch_number={batch_number}", f"Last {len(frames)} forward frames:", _HEADER)
+    return [*map(Line, head), *_frame_lines(frames)]
 
 
 def render_batch(frames: Iterable[Frame]) -> str:
     """Return frames as tracing mode prints them: each batch that starts among them behind its marker."""
-    return "".join(line + "\n" for line in _frame_lines(frames))
+    return "".join(f"{line.text}\n" for line in _frame_lines(frames))
 
 
 def render_frame(frame: Frame) -> list[str]:
     """Return the lines of one frame, without a batch marker."""
-    return [f"{_INDENT} {escape(frame.module_name)} {escape(frame.module_class)}", *map(_entry_line, _shown(frame))]
+    return [line.text for line in _lines(frame)]
 
 
-def _frame_lines(frames: Iterable[Frame]) -> list[str]:
-    return [line for frame in frames for line in (*_batch_marker(frame), *render_frame(frame))]
+def _lines(frame: Frame) -> list[Line]:
+    named = Line(f"{_INDENT} {escape(frame.module_name)} {escape(frame.module_class)}", frame)
+    return [named, *(Line(_entry_line(entry), frame, entry) for entry in _shown(frame))]
+
+
+def _frame_lines(frames: Iterable[Frame]) -> list[Line]:
+    return [line for frame in frames for line in (*map(Line, _batch_marker(frame)), *_lines(frame))]
 
 
 def _batch_marker(frame: Frame) -> tuple[str, ...]:

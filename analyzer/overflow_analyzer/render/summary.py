@@ -26,7 +26,7 @@ _CODE: Final = ("options", "seeds", "replay")  # labels of what a program reads
 _KILO: Final = 1000
 _EPSILONS: Final = ("B", "kB", "MB", "GB", "TB")
 
-_RANK_COLUMNS: Final = (
+RANK_COLUMNS: Final = (
     Column("rank", lambda rank: str(rank.rank), "right"),
     Column("ended", lambda rank: rank.ended),
     Column("batches", lambda rank: str(rank.batches.count), "right"),
@@ -107,13 +107,18 @@ def render_summary(summary: Summary, *, markdown: bool = False, width: int | Non
     """
     model = summary.ranks[0].run.model_class or "a model"
     title = f"{summary.path}: trace of {model}, format version {summary.format_version}"
-    table = render_table(_RANK_COLUMNS, summary.ranks, markdown=markdown, width=width)
-    facts = [*_run_facts(summary), *_content_facts(summary)]
+    table = render_table(RANK_COLUMNS, summary.ranks, markdown=markdown, width=width)
+    facts = summary_facts(summary)
     if markdown:
         lines = [f"- **{label}**: {_marked_up(label, text)}" for label, text in facts]
         return "\n".join([f"### {escape_markdown(title)}", "", *lines, "", table])
     lines = [f"{label:<{_LABEL_WIDTH}}{escape(text)}" for label, text in facts]
     return "\n".join([escape(title), "", *lines, "", table])
+
+
+def summary_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Return what there is to say of a trace as a whole, each with its label; names in it are not escaped."""
+    return [*_run_facts(summary), *_content_facts(summary)]
 
 
 def _marked_up(label: str, text: str) -> str:

@@ -105,6 +105,7 @@ def test_every_command_runs_where_importing_torch_fails(name: str, tmp_path: Pat
         "batch": ["0"],
         "history": ["*"],
         "diff": [trace],
+        "html": ["-o", tmp_path / "run.html"],
         "compact": ["-o", tmp_path / "one.parquet"],
         "watch": ["--once"],
         "export": ["--to", "tensorboard", "-o", tmp_path / "events"],

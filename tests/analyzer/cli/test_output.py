@@ -13,7 +13,12 @@ import pytest
 from tests.analyzer.commands import Ran, analyze
 from tests.analyzer.samples import write_well_known
 
-TO_A_FILE = {"compact": ["compact"], "csv": ["export", "--to", "csv"], "jsonl": ["export", "--to", "jsonl"]}
+TO_A_FILE = {
+    "compact": ["compact"],
+    "html": ["html"],
+    "csv": ["export", "--to", "csv"],
+    "jsonl": ["export", "--to", "jsonl"],
+}
 EVERY = {**TO_A_FILE, "tensorboard": ["export", "--to", "tensorboard"]}
 
 

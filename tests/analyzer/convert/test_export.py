@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overflow_analyzer.convert.export import csv_pieces, json_lines, ranked_tables
-from overflow_analyzer.convert.tensorboard import MissingExtraError, export_tensorboard
+from overflow_analyzer.convert.tensorboard import export_tensorboard
+from overflow_analyzer.errors import MissingExtraError
 from overflow_analyzer.format.columns import SINGLE_FILE_SCHEMA
 from overflow_analyzer.trace.opening import Trace, open_trace
 from tests.analyzer.commands import analyze, analyze_process
