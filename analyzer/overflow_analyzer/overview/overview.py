@@ -82,14 +82,20 @@ class Level:
 
     def halved(self) -> Level:
         """Return the same with each two neighbouring bins as one."""
-        planes = ((name, getattr(self, name)) for name in PLANES)
         pairs = np.arange(0, len(self.first), 2)
+        zero, subnormal, nan, inf = (
+            None if plane is None else halved(plane) for plane in (self.zero, self.subnormal, self.nan, self.inf)
+        )
         return Level(
             self.first[::2],
             np.maximum.reduceat(self.last, pairs),
             np.add.reduceat(self.count, pairs),
             np.maximum.reduceat(self.optimizer_step, pairs),
-            **{name: None if plane is None else halved(plane) for name, plane in planes},
+            halved(self.log2),
+            zero,
+            subnormal,
+            nan,
+            inf,
         )
 
 
@@ -239,10 +245,9 @@ class _Gathering:
     def _learn(self, table: pa.Table, keys: Integers, new: Integers) -> None:
         distinct, first = np.unique(keys[new], return_index=True)
         order = np.argsort(first)
-        columns = {name: coded(table, name) for name in Tensor._fields}
+        columns = [coded(table, name) for name in Tensor._fields]
         for at in new[first[order]].tolist():
-            texts = {name: names[codes[at]] if codes[at] >= 0 else None for name, (codes, names) in columns.items()}
-            self._tensors.append(Tensor(**texts))
+            self._tensors.append(Tensor._make(names[codes[at]] if codes[at] >= 0 else None for codes, names in columns))
         numbered = np.empty(len(distinct), np.int64)
         numbered[order] = np.arange(len(self._tensors) - len(distinct), len(self._tensors))
         all_keys = np.concatenate([self._keys, distinct])

@@ -20,8 +20,7 @@ def pack(values: npt.NDArray[Any], steps: float | None = None) -> dict[str, Any]
         values: Of any shape.
         steps: Round to so many steps in 1; None for none.
     """
-    singles: Singles = values.astype(np.float32)
-    if steps is not None:
-        singles = np.round(singles * np.float32(steps)) / np.float32(steps)
+    rounded = values if steps is None else np.round(values * steps) / steps
+    singles: Singles = rounded.astype(np.float32)
     columns = np.ascontiguousarray(singles).reshape(-1).view(np.uint8).reshape(-1, 4).T
     return {"shape": list(values.shape), "data": base64.b64encode(zlib.compress(columns.tobytes())).decode()}
