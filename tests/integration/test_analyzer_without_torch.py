@@ -26,7 +26,7 @@ CALLS: dict[str, tuple[list[object], int]] = {
     "top": ([CLEAN], 0),
     "history": ([CLEAN, "*"], 0),
     "diff": ([CLEAN, CLEAN], 0),
-    "html": ([CLEAN, "-o", "run.html"], 0),
+    "html": ([CLEAN, "-o", "run.html"], 2),  # its extra needs yaml: it says what to install
     "compact": ([CLEAN, "-o", "compacted.parquet"], 0),
     "watch": ([CLEAN], 0),
     "export": ([CLEAN, "--to", "csv", "-o", "rows.csv"], 0),
