@@ -10,6 +10,7 @@ import pyarrow as pa
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.format.frames import Entry, Frame
+from overflow_analyzer.format.modules import MODULES_FILE, Modules, ModuleSettings, ModulesState
 from overflow_analyzer.format.parts import open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo, RunInfo
 
@@ -68,6 +69,27 @@ def write_part(path: Path, tables: Sequence[pa.Table], runs: Iterable[RunInfo], 
     with open_part_writer(path, tables[0].schema, part_metadata(runs, frames)) as writer:
         for table in tables:
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+def settings(
+    name: str, class_name: str, extra_repr: str | None = "", package: str = "torch.nn.modules", **changes: Any
+) -> ModuleSettings:
+    """A module without weights, unless changed."""
+    made = ModuleSettings(
+        name, f"{package}.{class_name}", extra_repr, {}, training=True, dtypes=(), devices=(), parameters=0
+    )
+    return replace(made, **changes)
+
+
+def modules(*settings: ModuleSettings) -> Modules:
+    """Modules that stayed as they were."""
+    return Modules((ModulesState(0, None, settings, ()),))
+
+
+def write_modules(path: Path, modules: Modules, rank: int = 0) -> Path:
+    """Write into a rank's directory what its modules are."""
+    (path / f"rank={rank}" / MODULES_FILE).write_text(modules.to_json())
+    return path
 
 
 def write_trace(path: Path, frames: Sequence[Frame], run: RunInfo = RUN, frames_per_part: int = 1000) -> Path:

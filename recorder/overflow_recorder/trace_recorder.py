@@ -385,6 +385,7 @@ def _end(
     try:
         session.detach()
         session.publish_rest()
+        session.look_at_modules()
         nothing = session.nothing_recorded() if how == "closed" else None
         if nothing is not None and not session.blind_spots.warned:
             warn(f"nothing was recorded: {nothing}")

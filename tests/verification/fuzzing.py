@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 from overflow_analyzer.cli import main
 from overflow_analyzer.convert.compact import compact_trace
 from overflow_analyzer.format.frames import Entry
+from overflow_analyzer.format.modules import Modules, ModulesState
 from overflow_analyzer.format.names import encode_name
 from overflow_analyzer.format.parts import METADATA_PART_KEY, METADATA_RUNS_KEY, METADATA_VERSION_KEY
 from overflow_analyzer.format.ring_layout import RING_HEADER, RING_HEADER_SIZE, RING_ROW
 from overflow_analyzer.trace.opening import open_trace
 from tests.rings import Ring, seal_row
-from tests.traces import RUN, frame, tensor, write_trace
+from tests.traces import RUN, frame, modules, settings, tensor, write_modules, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,10 @@ def write_originals(directory: Path) -> list[Path]:
     write_trace(
         parts, some_frames(0, 8), replace(RUN, rank=1, world_size=2, seeds={"seed": 3, "environment": {"A": "b"}})
     )
+    norm = settings("layer.1", "normalization.LayerNorm", "(4,), eps=1e-05", attributes={"normalized_shape": "(4,)"})
+    (state,) = modules(settings("", "Model"), norm, settings("layer.2", "dropout.Dropout", "p=0.1")).states
+    later = ModulesState(3, 1, (replace(norm, extra_repr=None, dtypes=("float16",)),), ("layer.2",))
+    write_modules(parts, Modules((state, later)))
     killed = write_trace(directory / "killed", some_frames(0, 8), replace(RUN, end=None))
     Ring(128, 4).append(some_frames(4, 12), kept=True).save(killed / "rank=0")
     ring = write_trace(directory / "ring", [], replace(RUN, end=None))
@@ -110,7 +115,7 @@ class Forger:
         blind: list[Callable[[Path], None]] = [self._blindly]
         knowing = {
             ".parquet": [self._forge_part, self._forge_metadata],
-            ".json": [self._forge_run],
+            ".json": [self._forge_json],
             ".ring": [self._forge_rows, self._forge_header],
             ".names": [self._forge_names],
         }[path.suffix]
@@ -215,7 +220,7 @@ class Forger:
             metadata[key] = json.dumps(self._odd(json.loads(metadata[key]))).encode()
         pq.write_table(table.replace_schema_metadata(metadata), path)
 
-    def _forge_run(self, path: Path) -> None:
+    def _forge_json(self, path: Path) -> None:
         path.write_text(json.dumps(self._odd(json.loads(path.read_text()))))
 
     def _odd(self, value: Any) -> Any:
@@ -258,7 +263,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("report", "{trace}"),
     ("report", "{trace}", "--format", "json", "--batch", "2", "--frames", "3"),
     ("info", "{trace}", "--format", "json"),
-    ("info", "{trace}", "--format", "markdown"),
+    ("info", "{trace}", "--format", "markdown", "--modules"),
     ("batch", "{trace}", "1", "--format", "json"),
     ("batch", "{trace}", "2"),
     ("top", "{trace}"),

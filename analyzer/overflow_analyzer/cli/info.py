@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(cls=TraceCommand)
 @trace_argument()
+@click.option("--modules", is_flag=True, help="List the modules too: class, settings, dtypes, and what changed.")
 @format_option()
-def command(trace: str, format: Format) -> int:  # noqa: A002  the option's name
+def command(trace: str, *, modules: bool, format: Format) -> int:  # noqa: A002  the option's name
     """Show what is in TRACE: ranks, batches, frames, gaps, dtypes, sizes, and how the run ended.
 
     A gap is a range of frames or batches that the trace does not hold: nobody asked for them, or they are lost.
@@ -27,17 +28,23 @@ def command(trace: str, format: Format) -> int:  # noqa: A002  the option's name
     Example:
       overflow-analyze info run.parquet
     """
+    from overflow_analyzer.render.modules import modules_as_json, render_modules
     from overflow_analyzer.render.summary import render_summary, summary_as_json
     from overflow_analyzer.text.strict_json import to_json
     from overflow_analyzer.text.terminal import terminal_width
     from overflow_analyzer.trace.opening import open_trace
     from overflow_analyzer.trace.summary import summarize
 
-    summary = summarize(open_trace(trace), _progress)
+    opened = open_trace(trace)
+    summary = summarize(opened, _progress)
     if format == "json":
-        write(to_json(summary_as_json(summary)))
+        listed = {"modules": modules_as_json(opened)} if modules else {}
+        write(to_json({**summary_as_json(summary), **listed}))
     else:
-        write(render_summary(summary, markdown=format == "markdown", width=terminal_width(sys.stdout)))
+        layout: dict[str, Any] = {"markdown": format == "markdown", "width": terminal_width(sys.stdout)}
+        write(render_summary(summary, **layout))
+        if modules:
+            write(f"\n{render_modules(opened, **layout)}")
     return 0
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import types
-import typing
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 from overflow_analyzer.errors import DamagedTraceError
+from overflow_analyzer.format.typed_json import build
 
 ORIGIN_FILE: Final = "_origin.json"
 _VERSION: Final = 1
@@ -142,7 +140,7 @@ class Origin:
             found = json.loads(text)
             if found["version"] != _VERSION:
                 raise DamagedTraceError(f"{where}: version {found['version']!r} is not known here")
-            origin: Origin = _build(cls, found)
+            origin: Origin = build(cls, found)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedTraceError(f"{where}: does not describe an origin ({type(error).__name__}: {error})") from None
         return origin
@@ -155,28 +153,4 @@ def _to_plain(value: Any) -> Any:
         return [_to_plain(item) for item in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  nan
         return str(value)
-    return value
-
-
-@cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _build(kind: Any, value: Any) -> Any:
-    """Return ``value`` as what a type hint says; what a file says is not believed."""
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: _build(hint, value[name]) for name, hint in _hints(kind).items()})
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        inner = next(one for one in arguments if one is not type(None))
-        return None if value is None else _build(inner, value)
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"{value!r} is not a list")
-        return tuple(_build(arguments[0], item) for item in value)
-    if kind is float and (value in ("inf", "-inf", "nan") or type(value) is int):
-        return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not of type {kind.__name__}")
     return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from overflow_analyzer.format.arrays import bit_array, numbers
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE, open_regular, read_regular
 from overflow_analyzer.format.frames import Frame, frames_from_tables
+from overflow_analyzer.format.modules import MODULES_FILE, MOST_MODULES_BYTES, Modules
 from overflow_analyzer.format.origin import ORIGIN_FILE, Origin
 from overflow_analyzer.format.parts import Footer, RowGroup, check_pages, read_footer, read_row_group, stream_row_group
 from overflow_analyzer.format.ring import RingContents, read_ring
@@ -54,6 +56,30 @@ class RankTrace:
     """Sentences on what could not be read."""
     unknown_ring_bytes: int = 0
     """At the end of each row of the ring: figures that only a later version knows."""
+    directory: Path | None = None
+    """Where what is seldom asked for is read; None for a rank of a single file."""
+
+    @property
+    def modules(self) -> Modules | None:
+        """Class and settings of every module; None where they were not recorded or cannot be read."""
+        return self._modules[0]
+
+    @property
+    def lost_modules(self) -> str | None:
+        """A sentence on why the modules' settings cannot be read; None where they can, or were not recorded."""
+        return self._modules[1]
+
+    @cached_property
+    def _modules(self) -> tuple[Modules | None, str | None]:
+        if self.directory is None:
+            return None, None
+        path = self.directory / MODULES_FILE
+        try:
+            return Modules.from_json(read_regular(path, MOST_MODULES_BYTES), path), None
+        except FileNotFoundError:
+            return None, None
+        except (OSError, DamagedTraceError) as error:
+            return None, _sentence(path, error)
 
     @property
     def row_groups(self) -> tuple[RowGroup, ...]:
@@ -215,6 +241,7 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
             *lost_ring,
         ),
         unknown_ring_bytes=0 if ring is None else ring.unknown_bytes,
+        directory=directory,
     )
 
 

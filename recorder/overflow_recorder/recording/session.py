@@ -22,6 +22,7 @@ from overflow_recorder.hooks.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording.batches import BatchCounter
 from overflow_recorder.recording.blind_spots import BlindSpots
 from overflow_recorder.recording.frame_builder import FrameBuilder, PendingFrame, in_backward
+from overflow_recorder.recording.module_states import ModuleStates
 from overflow_recorder.recording.values import walk, walk_inputs
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Session:
         self.failure: str | None = None
         self.hooks = ModuleHooks(model, self)
         self.blind_spots = BlindSpots(model, self.hooks)
+        self._module_states = ModuleStates(model, storage)
         self._optimizer_steps = OptimizerSteps(model, self._optimizer_stepped, self.fault)
         self._gradients = Gradients(model, options.roles, self._gradient_arrived)
 
@@ -110,6 +112,7 @@ class Session:
         self._frame_builder = FrameBuilder(self._options, self._storage.window)
         self.optimizer_step = step
         self._reported.clear()
+        self._module_states.is_due = True
         self.batches.resume()
         self._off = False
 
@@ -201,8 +204,13 @@ class Session:
         return not self._off and (self._detecting or batch.selected)
 
     def _attach_new(self) -> None:
-        self.hooks.attach_new()
+        if self.hooks.attach_new() or self._module_states.is_due:
+            self.look_at_modules()
         self._gradients.attach()
+
+    def look_at_modules(self) -> None:
+        """Write what every module is, where that has changed."""
+        self._module_states.look(self.batches.current.number)
 
     # What module hooks call.
 

@@ -17,6 +17,7 @@ from torch import nn
 from overflow_analyzer.format.origin import Origin
 from overflow_analyzer.render.operation import describe_place
 from overflow_recorder.faults import describe_error, raised_by_signal_handler
+from overflow_recorder.recording.random_states import random_states_kept
 from overflow_recorder.recording.values import walk, walk_inputs
 from overflow_recorder.replay.figures import is_float, is_nonfinite, place_of
 from overflow_recorder.replay.refusal import Refused, TargetReached
@@ -25,7 +26,6 @@ from overflow_recorder.replay.untouched import (
     generators_in,
     leaves_of,
     modules_kept,
-    random_states_kept,
     structural_copy,
     surroundings,
 )

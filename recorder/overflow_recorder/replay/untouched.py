@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import random
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
@@ -31,24 +30,6 @@ _HOOKS: Final = (
 _CONTAINERS: Final = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 _PLAIN: Final = (torch.Tensor, nn.Module, torch.Generator, type, str, bytes, int, float, complex, bool, np.ndarray)
 _DEPTH: Final = 6
-
-
-@contextmanager
-def random_states_kept(generators: list[torch.Generator]) -> Iterator[None]:
-    """Put every random state back afterwards: torch's on each device, numpy's, Python's, and the user's generators."""
-    own = [(generator, generator.get_state()) for generator in generators]
-    python, numpy, host = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  the global one
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        torch.set_rng_state(host)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
-        for generator, state in own:
-            generator.set_state(state)
 
 
 @contextmanager

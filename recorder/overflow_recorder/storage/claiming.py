@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.errors import EmptyTraceError, TraceError
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.modules import MODULES_FILE
 from overflow_analyzer.format.origin import ORIGIN_FILE
 from overflow_analyzer.format.run_info import RunInfo
 from overflow_analyzer.trace.opening import open_trace
@@ -29,8 +30,8 @@ RING_TEMPORARY: Final = f"{RING_FILE}.tmp"
 _RANK_DIRECTORY: Final = re.compile(r"rank=(\d+)")
 _OWN_FILE: Final = re.compile(
     rf"{PART_PREFIX}\d{{8,}}\.parquet|_{PART_PREFIX}\d{{8,}}\.parquet\.tmp|_{re.escape(RUN_FILE)}\.tmp|"
-    rf"_{re.escape(ORIGIN_FILE)}\.tmp|"
-    + "|".join(map(re.escape, (RUN_FILE, ORIGIN_FILE, RING_FILE, NAMES_FILE, RING_TEMPORARY)))
+    rf"_{re.escape(ORIGIN_FILE)}\.tmp|_{re.escape(MODULES_FILE)}\.tmp|"
+    + "|".join(map(re.escape, (RUN_FILE, ORIGIN_FILE, MODULES_FILE, RING_FILE, NAMES_FILE, RING_TEMPORARY)))
 )
 _ATTEMPTS: Final = 10
 _PAUSE_SECONDS: Final = 0.02

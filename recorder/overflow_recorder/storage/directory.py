@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.format.files import NAMES_FILE, PART_PREFIX, RING_FILE, RUN_FILE
+from overflow_analyzer.format.modules import MODULES_FILE, MOST_MODULES_BYTES
 from overflow_analyzer.format.origin import ORIGIN_FILE
 from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.storage.claiming import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from overflow_analyzer.format.modules import Modules
     from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.run_info import RunInfo
 
@@ -109,6 +111,19 @@ class TraceDirectory:
         """
         write_whole(self.path / ORIGIN_FILE, origin.to_json().encode())
 
+    @property
+    def most_modules_bytes(self) -> int:
+        """The most bytes of ``_modules.json``."""
+        return MOST_MODULES_BYTES if self._max_bytes is None else min(MOST_MODULES_BYTES, self._max_bytes // 32)
+
+    def write_modules(self, modules: Modules) -> None:
+        """Replace ``_modules.json`` whole.
+
+        Raises:
+            OSError: The disk refused; the earlier one is still there.
+        """
+        write_whole(self.path / MODULES_FILE, modules.to_json().encode())
+
     def seal(self, data: pa.Buffer, retention: int) -> None:
         """Seal a part, within ``max_bytes``: others make room for it, or it is not written at all.
 
@@ -144,7 +159,8 @@ class TraceDirectory:
 
     def _other_bytes(self) -> int:
         sizes = [_size(self.path / name) for name in (RING_FILE, NAMES_FILE, ORIGIN_FILE, RUN_FILE)]
-        return sum(sizes) + sizes[-1] + _END_BYTES  # for a moment a run has two descriptions
+        # For a moment a run has two descriptions, and its modules too, which may still change.
+        return sum(sizes) + sizes[-1] + _END_BYTES + 2 * self.most_modules_bytes
 
     def remove_ring(self) -> None:
         """Remove the ring and its names, unless another run's are there by now."""

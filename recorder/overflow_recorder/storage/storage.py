@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from overflow_analyzer.format.modules import Modules
     from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.run_info import EndInfo, RunInfo
     from overflow_recorder.recorder_arguments import RecorderArguments
@@ -176,6 +177,20 @@ class Storage:
         """
         if self._directory is not None:
             self._directory.write_origin(origin)
+
+    @property
+    def most_modules_bytes(self) -> int:
+        """The most bytes of what ``write_modules`` writes; 0 without a path."""
+        return 0 if self._directory is None else self._directory.most_modules_bytes
+
+    def write_modules(self, modules: Modules) -> None:
+        """Write what every module is; without a path, nowhere.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._directory is not None:
+            self._directory.write_modules(modules)
 
     def note_end(self, end: EndInfo) -> None:
         """Say how the run ended where a full disk cannot prevent it."""

@@ -129,13 +129,13 @@ def part_of(kind: int, size: int) -> pa.Buffer:
 @settings(max_examples=40)
 @given(parts=st.lists(st.tuples(st.sampled_from([SAMPLED, NUMBERED, WINDOW]), st.integers(1, 3000)), max_size=25))
 def test_what_max_bytes_keeps(tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[int, int]]) -> None:
-    # GIVEN any parts, and room for some of them beside the ring, its names and the run
+    # GIVEN any parts, and room for some of them beside the ring, its names, the run and its modules
     path = tmp_path_factory.mktemp("trace") / "run.parquet"
     limit = 12_000
     directory = directory_of(path, max_bytes=limit)
     for name, size in ((RING_FILE, 3000), (NAMES_FILE, 500), (RUN_FILE, 700)):
         (directory.path / name).write_bytes(bytes(size))
-    room = limit - 3000 - 500 - 2 * 700 - 1024
+    room = limit - 3000 - 500 - 2 * 700 - 1024 - 2 * (limit // 32)
     model: list[tuple[int, int, int]] = []
 
     for number, (kind, size) in enumerate(parts):
