@@ -34,6 +34,8 @@ class DebugUnderflowOverflow(TraceRecorder):
         ``DebugUnderflowOverflow(model, trace_batch_nums=[1, 3], abort_after_batch_num=3)``
     """
 
+    _masks_may_pass = False  # the known class raises at any inf
+
     def __init__(
         self,
         model: nn.Module,

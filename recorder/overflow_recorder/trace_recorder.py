@@ -50,8 +50,9 @@ class TraceRecorder:
 
     Use it as a context manager around the training loop, or call ``start`` and ``close``. Without ``trace_batch_nums``
     it detects. It then measures every frame and keeps the last ``max_frames_to_save``. The first inf/nan in a weight,
-    buffer, input or output prints the standard report, completes the trace and raises. With ``trace_batch_nums`` it
-    traces: it writes those batches whole, nothing raises, and other batches cost nothing.
+    buffer, input or output prints the standard report, completes the trace and raises. An input in which -inf is all
+    that is not finite, as in a mask, does so only if what the module gives out is not finite or is 0 throughout. With
+    ``trace_batch_nums`` it traces: it writes those batches whole, nothing raises, and other batches cost nothing.
 
     It changes nothing in the training. If it fails itself, it warns once and switches itself off.
 
@@ -78,6 +79,8 @@ class TraceRecorder:
     Example:
         ``with TraceRecorder(model, "run.parquet") as recorder: train(model)``
     """
+
+    _masks_may_pass = True
 
     def __init__(
         self,
@@ -164,7 +167,14 @@ class TraceRecorder:
 
     def _attach(self, storage: Storage) -> Session:
         if self._session is None:
-            self._session = Session(self.model, self.options, storage, self._emit, self.callbacks.listens_to)
+            self._session = Session(
+                self.model,
+                self.options,
+                storage,
+                self._emit,
+                self.callbacks.listens_to,
+                masks_may_pass=self._masks_may_pass,
+            )
         else:
             self._session.resume()
         self._closed = False

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import pickle
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from overflow_recorder import BatchLimitReached, NonFiniteError, RecorderWarning
+from overflow_recorder import BatchLimitReached, NonFiniteError, RecorderWarning, TraceRecorder
 from tests.integration.debuggers import Forward, Ours, Upstream, both, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 X = torch.ones(1, 2)
@@ -325,6 +329,25 @@ def test_what_is_raised() -> None:
     assert type(ours.error) is BatchLimitReached
     assert issubclass(BatchLimitReached, ValueError)
     assert issubclass(NonFiniteError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "passes"),
+    [
+        (functools.partial(nn.Softmax, -1), "0 -inf", True),
+        (functools.partial(nn.Softmax, -1), "-inf -inf", False),  # a full row
+        (nn.Sigmoid, "0 inf", False),
+        (nn.Sigmoid, "-inf -inf", False),  # 0 throughout
+    ],
+)
+def test_masks_of_infinity(module: Callable[[], nn.Module], given: str, passes: bool) -> None:
+    mask = torch.tensor([[float(one) for one in given.split()]])
+    upstream, ours = both(lambda: nn.Sequential(module()), [(mask,)])
+    assert isinstance(upstream.error, ValueError)
+    assert isinstance(ours.error, NonFiniteError)
+    model = nn.Sequential(module())
+    with contextlib.nullcontext() if passes else pytest.raises(NonFiniteError), TraceRecorder(model, None):
+        model(mask)
 
 
 def test_after_the_alarm() -> None:

@@ -19,7 +19,7 @@ from overflow_analyzer.trace.observations import observations, observations_in_b
 
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.origin import Operation, Origin
+    from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.parts import Progress
     from overflow_analyzer.trace.observations import Observation
     from overflow_analyzer.trace.opening import Trace
@@ -136,7 +136,7 @@ def _in_brief(found: Located) -> RankFinding:
 def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFinding, ...] | None) -> Finding:
     event, before = found.event, found.before
     replay = _replay(found)
-    case = _case(trace, found, None if replay is None else replay.operation)
+    case = _case(trace, found, replay)
     rule, cause = explain(case)
     return Finding(
         rank=found.rank.rank,
@@ -171,7 +171,7 @@ def _is_like(frame: Frame, first: Frame) -> bool:
     return first.phase == "backward" or frame.phase != "backward"
 
 
-def _case(trace: Trace, found: Located, operation: Operation | None) -> Case:
+def _case(trace: Trace, found: Located, replay: Origin | None) -> Case:
     rank, row = found.rank, found.row
     return Case(
         event=found.event,
@@ -180,7 +180,7 @@ def _case(trace: Trace, found: Located, operation: Operation | None) -> Case:
         after=found.after,
         look_back=lambda: observations(rank, row.key, before=row.frame_number),
         gradient=found.gradient,
-        operation=operation,
+        replay=replay,
         peers=_on_other_ranks(trace, found, row.batch_number),
         replicated=_is_replicated(trace, found),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.format.typed_json import build
+from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 ORIGIN_FILE: Final = "_origin.json"
 _VERSION: Final = 1
@@ -43,6 +44,12 @@ class TensorFigures:
     nan_count: int
     posinf_count: int
     neginf_count: int
+
+    @property
+    def counts(self) -> str:
+        """How much of it is not finite, as ``2 nan, 1 inf of 4096 elements``."""
+        found = nonfinite_counts(self.nan_count, self.posinf_count, self.neginf_count)
+        return f"{found} of {counted(self.numel, 'element')}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,8 @@ class Origin:
     """Whether the second run drew random numbers: then other elements may be hit than the first time."""
     seconds: float
     """How long the training waited for this."""
+    given: tuple[TensorFigures, ...] = ()
+    """Non-finite tensors from outside the outermost module that was run again, which the inf/nan stems from."""
     version: int = _VERSION
 
     def to_json(self) -> str:

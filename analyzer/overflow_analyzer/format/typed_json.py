@@ -25,7 +25,7 @@ def build(kind: Any, value: Any) -> Any:
         TypeError, KeyError, ValueError: It is something else.
     """
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return kind(**{name: build(hint, value[name]) for name, hint in _hints(kind).items()})
+        return kind(**{name: build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
     arguments = typing.get_args(kind)
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         inner = next(one for one in arguments if one is not type(None))

@@ -224,6 +224,21 @@ def _is_nonfinite(entries: list[Entry]) -> bool:
     return False
 
 
+def absorbs_masks(entries: list[Entry]) -> bool:
+    """Whether -inf in inputs is all that is not finite in a frame, and what it gave out is not 0 throughout.
+
+    Args:
+        entries: Of a frame with an inf or nan, none of them on a device.
+    """
+    tensors: list[tuple[int, Any]] = [(role, measured) for kind, role, _, measured in entries if kind == _TENSOR]
+    nonfinite = [(role, measured) for role, measured in tensors if measured.nonfinite]
+    only_masks = all(
+        role == _INPUT and not measured.figure("nan_count") and not measured.figure("posinf_count")
+        for role, measured in nonfinite
+    )
+    return only_masks and any(role == _OUTPUT and measured.figure("abs_max") for role, measured in tensors)
+
+
 def in_backward() -> bool:
     """Whether autograd is running on this thread: a forward in it is a recomputation."""
     return torch._C._current_graph_task_id() != -1

@@ -21,7 +21,7 @@ from overflow_recorder.hooks.modules import ModuleHooks, calls_itself
 from overflow_recorder.hooks.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording.batches import BatchCounter
 from overflow_recorder.recording.blind_spots import BlindSpots
-from overflow_recorder.recording.frame_builder import FrameBuilder, PendingFrame, in_backward
+from overflow_recorder.recording.frame_builder import FrameBuilder, PendingFrame, absorbs_masks, in_backward
 from overflow_recorder.recording.module_states import ModuleStates
 from overflow_recorder.recording.values import walk, walk_inputs
 
@@ -70,6 +70,7 @@ class Session:
         storage: Where frames go.
         emit: Tells the callbacks of an event.
         listens_to: Whether a callback does something on an event of this name.
+        masks_may_pass: Whether a module that gives out finite values may be given -inf.
     """
 
     def __init__(
@@ -79,8 +80,11 @@ class Session:
         storage: Storage,
         emit: Emit,
         listens_to: Callable[[str], bool],
+        *,
+        masks_may_pass: bool,
     ) -> None:
         self._storage, self._options = storage, options
+        self._masks_may_pass = masks_may_pass
         self._emit, self._listens_to = emit, listens_to
         self._detecting = options.trace_batch_nums is None
         self._frame_builder = FrameBuilder(options, storage.window)
@@ -393,8 +397,9 @@ class Session:
         return self._publish(frame)
 
     def _publish(self, frame: PendingFrame) -> list[_Event]:
-        found = self._detecting and frame.nonfinite and frame.module_name not in self._reported
         entries: Any = frame.entries  # none is on a device by now
+        found = self._detecting and frame.nonfinite and frame.module_name not in self._reported
+        found = found and not (self._masks_may_pass and absorbs_masks(entries))
         number = self._storage.publish(frame.head, entries, selected=frame.selected, urgent=found)
         listening = self._listens_to("frame")
         if number is None or not (found or listening):

@@ -66,9 +66,9 @@ def evidence_of(call: Call, tried: Tried | None, kind: str) -> Found | tuple[Non
         kind: How its result became non-finite, as ``watch.Kind``.
     """
     if kind == "literal":
-        return "literal", (f"the program writes {_literal(call)} there",)
+        return "literal", (_literal(call),)
     if kind == "unwritten":
-        return "unwritten-memory", ("the memory was allocated and read before anything was written to it",)
+        return "unwritten-memory", ("the memory was allocated, and read where nothing had been written yet",)
     rule = _RULES.get(call.name)
     with suppress(Exception):  # a rule that cannot be applied proves nothing
         found = rule(call) if rule is not None else None
@@ -80,7 +80,11 @@ def evidence_of(call: Call, tried: Tried | None, kind: str) -> Found | tuple[Non
 
 def _literal(call: Call) -> str:
     scalars = (value for value in (*call.args, *call.kwargs.values()) if isinstance(value, float))
-    return str(next(value for value in scalars if not math.isfinite(value)))
+    written = next((value for value in scalars if not math.isfinite(value)), None)
+    if written is not None:
+        return f"the program writes {written} there"
+    dtype = str(call.result.dtype).removeprefix("torch.")
+    return f"the program makes a tensor of Python's numbers there, of which one is not finite in {dtype}"
 
 
 def _too_narrow(call: Call, tried: Tried | None) -> Found | None:
@@ -122,7 +126,7 @@ def _softmax(call: Call) -> Found | None:
         return "masked-row-softmax", tuple(sentences)
     infinite = (x == math.inf).any(dim)
     if infinite.any():
-        return "overflow", (f"{_of(infinite.sum(), 'row', infinite.numel())} hold +inf, and inf - inf is nan",)
+        return "inf-minus-inf", (f"{_of(infinite.sum(), 'row', infinite.numel())} hold +inf: softmax takes inf - inf",)
     return None
 
 
@@ -252,9 +256,12 @@ def _deviation(call: Call) -> Found | None:
 
 
 def _accumulation(call: Call) -> Found | None:
-    """Only a sum that passes the limit makes an inf of finite addends."""
+    """Only a sum that passes the limit makes an inf of finite addends, and only inf - inf a nan of infinite ones."""
     x = call.args[0]
     limits = float_format(str(call.result.dtype).removeprefix("torch."))
+    positive, negative = int((x == math.inf).sum()), int((x == -math.inf).sum())
+    if positive and negative:
+        return "inf-minus-inf", (f"{positive} inf and {negative} -inf are among {counted(x.numel(), 'addend')}",)
     if limits is None or not x.numel() or not bool(torch.isfinite(x).all()):
         return None
     addends = x.numel() // call.result.numel() if call.result.numel() < x.numel() else x.shape[call.argument("dim")]
@@ -269,13 +276,19 @@ def _loss_of_labels(call: Call) -> Found | None:
 
 
 def _normalisation(call: Call) -> Found | None:
-    """A normalisation over the last dimensions divides by sqrt(variance + eps)."""
+    """A normalisation divides by sqrt(variance + eps)."""
     x, eps = call.args[0], call.argument("eps")
-    dims = tuple(range(x.dim() - len(call.argument("normalized_shape")), x.dim()))
-    still = x.double().var(dims, correction=0) == 0
+    if call.name == "native_layer_norm":
+        groups = x.double().flatten(x.dim() - len(call.argument("normalized_shape")))
+    elif call.name == "native_group_norm":
+        groups = x.double().reshape(x.shape[0], call.argument("group"), -1)
+    else:
+        groups = x.double().transpose(0, 1).flatten(1)
+    known = None if call.argument("training", default=True) else call.argument("running_var")
+    still = (groups.var(-1, correction=0) if known is None else known) == 0
     if eps or not still.any():
         return None
-    return "division-by-zero", (f"{_of(still.sum(), 'row', still.numel())} have variance 0, and eps is {eps}",)
+    return "division-by-zero", (f"{_of(still.sum(), 'group', still.numel())} with a variance of 0, and eps is {eps}",)
 
 
 def _conversion(call: Call) -> Found | None:
@@ -331,7 +344,9 @@ _RULES: Final[dict[str, Callable[[Call], Found | None]]] = {
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _deviation),
     **dict.fromkeys(("sum", "cumsum", "logcumsumexp", "linalg_vector_norm", "norm", "nansum"), _accumulation),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _loss_of_labels),
-    "native_layer_norm": _normalisation,
+    **dict.fromkeys(
+        ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"), _normalisation
+    ),
     **dict.fromkeys(("_to_copy", "copy", "to"), _conversion),
     **dict.fromkeys(
         (

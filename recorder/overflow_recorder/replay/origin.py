@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.origin import Operation, Place
+    from overflow_analyzer.format.origin import Operation, Place, TensorFigures
 
 
 _SECONDS: Final = 30.0
@@ -58,10 +58,22 @@ class _Shown(NamedTuple):
     """What one module's second run has shown."""
 
     record: Record | None
-    given: tuple[str, ...]
+    given: tuple[TensorFigures, ...]
     """Non-finite tensors from outside that the detected one stems from."""
     draws: bool
     """Whether the run drew random numbers."""
+
+
+class _Found(NamedTuple):
+    """What the second runs have shown."""
+
+    operation: Operation | None = None
+    replayed: str | None = None
+    """The outermost module that was run."""
+    draws: bool = False
+    given: tuple[TensorFigures, ...] = ()
+    """What that module was given."""
+    reason: str | None = None
 
 
 def find_operation(model: nn.Module, frame: Frame) -> Origin:
@@ -80,16 +92,15 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
     started = time.perf_counter()
     entry = frame.nonfinite_entries[0]
     calls = _open_calls(sys._getframe(1))
-    place = operation = replayed = reason = None
-    draws = False
+    place, found = None, _Found()
     try:
         target = _target(model, frame.module_name)
         place = _place_of_entry(target, calls, entry)
-        operation, replayed, draws = _search(model, target, entry, calls)
+        found = _search(model, target, frame.nonfinite_entries, calls)
     except Refused as refused:
-        reason = refused.reason
+        found = _Found(reason=refused.reason)
     except torch.OutOfMemoryError:
-        reason = "the second run does not fit in memory"
+        found = _Found(reason="the second run does not fit in memory")
     return Origin(
         batch_number=frame.batch_number,
         frame_number=frame.frame_number,
@@ -98,11 +109,12 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
         role=entry.role,
         context=entry.context,
         place=place,
-        replayed=replayed,
-        operation=operation,
-        reason=reason,
-        draws=draws,
+        replayed=found.replayed,
+        operation=found.operation,
+        reason=None if found.operation is not None else found.reason,
+        draws=found.draws,
         seconds=time.perf_counter() - started,
+        given=found.given,
     )
 
 
@@ -136,35 +148,45 @@ def _place_of_entry(target: nn.Module, calls: list[OpenCall], entry: Entry) -> P
     return place_of(found) if isinstance(found, torch.Tensor) else None
 
 
-def _search(model: nn.Module, target: nn.Module, entry: Entry, calls: list[OpenCall]) -> tuple[Operation, str, bool]:
+def _search(model: nn.Module, target: nn.Module, entries: tuple[Entry, ...], calls: list[OpenCall]) -> _Found:
     """Run the open calls again, from the one that may have made it outward, until one shows the operation."""
-    _refuse_in_general(entry, calls)
-    is_open = calls[0].module is target
-    inside = calls[1:] if is_open and entry.role == "input" else calls
+    _refuse_in_general(entries[0], calls)
+    # -inf alone that was given may be a mask that is meant: what came out tells what became of it.
+    is_mask = not entries[0].nan_count and not entries[0].posinf_count
+    gave = any(one.role == "output" for one in entries)
+    role = "output" if gave and (is_mask or len(calls) == 1) else entries[0].role
+    inside = calls[1:] if calls[0].module is target and role == "input" else calls
     names = {id(module): name for name, module in model.named_modules()}
     deadline = time.monotonic() + _SECONDS
-    fallback: tuple[Operation, str, bool] | None = None
+    found: _Found | None = None
     first: Refused | None = None
-    reason = "no recorded module was running around it: the value was given to it from outside the model"
     for call in inside:
         try:
-            shown = _run_until_shown(call, target, entry.role, names, deadline)
+            shown = _run_until_shown(call, target, role, names, deadline)
         except Refused as refused:
             first = first or refused
+            found = found if found is not None and found.operation is not None else None
             if not refused.outward:
                 break
             continue
         operation = None if shown.record is None else shown.record.operation
         if operation is not None:
-            named = dataclasses.replace(operation, called_at=next(iter(users_lines(call.frame.f_back)), None))
-            found = named, names.get(id(call.module), ""), shown.draws
-            if not shown.given:
-                return found
-            fallback = fallback or found
-        reason = f"it came with {', '.join(dict.fromkeys(shown.given))} of {_label(call, names)}{_sample(call, shown)}"
-    if fallback is not None:
-        return fallback
-    raise first or Refused(reason)
+            operation = dataclasses.replace(operation, called_at=next(iter(users_lines(call.frame.f_back)), None))
+        elif found is not None:
+            operation = found.operation
+        reason = f"it came with {', '.join(dict.fromkeys(map(_source, shown.given)))} of {_label(call, names)}"
+        found = _Found(
+            operation, names.get(id(call.module), ""), shown.draws, shown.given, f"{reason}{_sample(call, shown)}"
+        )
+        if operation is not None and not shown.given:
+            return found
+    if found is not None:
+        return found
+    raise first or Refused("no recorded module was running around it: the value was given to it from outside the model")
+
+
+def _source(given: TensorFigures) -> str:
+    return given.source or "a tensor that is no input, weight or buffer"
 
 
 def _refuse_in_general(entry: Entry, calls: list[OpenCall]) -> None:
@@ -186,7 +208,8 @@ def _label(call: OpenCall, names: dict[int, str]) -> str:
 
 def _sample(call: OpenCall, shown: _Shown) -> str:
     """Say where in an input the inf/nan lies: a sample or a token is often the answer."""
-    found = next((leaf for context, leaf in walk_inputs(call.args, call.kwargs) if context == shown.given[0]), None)
+    inputs = walk_inputs(call.args, call.kwargs)
+    found = next((leaf for context, leaf in inputs if shown.given and context == shown.given[0].source), None)
     place = place_of(found) if isinstance(found, torch.Tensor) else None
     if place is None:
         return ""
@@ -285,7 +308,7 @@ class _Reached:
 
     def __init__(self, watch: OperationWatch, role: str) -> None:
         self._watch, self._role = watch, role
-        self._found: list[tuple[str, Record | None]] = []
+        self._found: list[tuple[TensorFigures, Record | None]] = []
 
     def attach(self, target: nn.Module) -> list[Any]:
         """Hook the module for the second run, in which it has no other hook."""
@@ -308,7 +331,7 @@ class _Reached:
         with quiet():
             for context, leaf in leaves:
                 if is_float(leaf) and is_nonfinite(leaf):
-                    self._found.append((context, self._watch.record_of(leaf)))
+                    self._found.append((self._watch.figures_of(leaf, context), self._watch.record_of(leaf)))
         if self._found:
             raise TargetReached
 
@@ -320,10 +343,14 @@ class _Reached:
             record.order: record for _, found in self._found if found is not None for record in found.ancestors()
         }
         records = [ancestors[order] for order in sorted(ancestors)]
-        given = [context for context, found in self._found if found is None]
-        given += [name for record in records for name in record.given]
-        for kind in ("made", "turned", "literal", "unwritten"):
-            for record in records:
-                if record.kind == kind and record.operation is not None:
-                    return _Shown(record, tuple(given), self._watch.draws)
-        return _Shown(None, tuple(given), self._watch.draws)
+        given = [figures for figures, found in self._found if found is None]
+        given += [figures for record in records for figures in record.given]
+        named = [record for record in records if record.operation is not None]
+        return _Shown(min(named, key=_rank, default=None), tuple(given), self._watch.draws)
+
+
+def _rank(record: Record) -> int:
+    """Order what an inf/nan stems from: an infinity that was meant counts only if no operation made a fault of it."""
+    is_proven = record.operation is not None and record.operation.cause is not None
+    kinds = ("unwritten", "made", "turned" if is_proven else "", "literal", "turned", "carried")
+    return kinds.index(record.kind)

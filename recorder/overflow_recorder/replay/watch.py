@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["made", "turned", "literal", "unwritten", "carried"]
-"""made: finite operands, non-finite result. turned: an inf among the operands became a nan. literal: an inf was written
-down, as in ``masked_fill``. unwritten: memory that nobody has written. carried: non-finite in, non-finite out."""
+"""made: finite operands, non-finite result. turned: an inf among the operands became a nan. literal: the program gave
+the number itself, as to ``masked_fill``. unwritten: memory that nobody has written. carried: non-finite in and out."""
 
 _COLLECTIVES: Final = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd")
 _OVERWRITES: Final = ("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "exponential_", "random_")
@@ -53,7 +53,7 @@ class Record:
     order: int
     kind: Kind
     parents: list[Record] = field(default_factory=list)
-    given: list[str] = field(default_factory=list)
+    given: list[TensorFigures] = field(default_factory=list)
     """Non-finite operands that came from outside the second run."""
     operation: Operation | None = None
 
@@ -82,6 +82,10 @@ class PublicNames(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             self._running = outer
+
+    def is_known(self) -> bool:
+        """Whether one is running."""
+        return self._running is not None
 
     def name(self, aten: str) -> str:
         """Return it as ``torch.matmul``; the operation's own name where torch was not called by a public one."""
@@ -178,7 +182,14 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not written or schema.name.rpartition("::")[2] in _OVERWRITES:
             return tuple(args)
         ids = {id(tensor) for tensor in written}
-        return tuple(value.clone() if id(value) in ids and is_float(value) else value for value in args)
+        return tuple(self._copy(value) if id(value) in ids and is_float(value) else value for value in args)
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        copy = tensor.clone()
+        record = self._record_at(_key(tensor))
+        if record is not None:
+            self._records[_key(copy)] = StorageWeakRef(copy.untyped_storage()), record  # type: ignore[no-untyped-call]
+        return copy
 
     def may_write(self, tensors: Iterable[torch.Tensor]) -> None:
         """Take tensors for ones that were made in this run, such as the copies of buffers."""
@@ -199,11 +210,12 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sources = {_key(tensor) for tensor in (*tensors_in(args), *tensors_in(list(kwargs.values())))}
         for tensor in tensors_in(result):
             key = _key(tensor)
-            if key not in sources or schema.name == "aten::lift_fresh":
+            is_new = key not in sources or schema.name == "aten::lift_fresh"
+            if is_new:
                 self._born.add(key)
             if type(tensor) not in PLAIN or not is_float(tensor):
                 continue
-            if key in sources and not writes and self._record_at(key) is None:
+            if not is_new and not writes and self._record_at(key) is None:
                 continue  # a view of what is finite or came from outside
             if is_nonfinite(tensor):
                 self._remember(func, schema, args, kwargs, tensor, operands)
@@ -216,12 +228,13 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         self._order += 1
         record = Record(self._order, "carried")
-        figures = [figures_of(tensor, name, self._known.get(_key(tensor), "")) for name, tensor in operands]
-        for (_, tensor), one in zip(operands, figures, strict=True):
+        is_number = schema.name == "aten::lift_fresh" and self._names.is_known()
+        figures = [] if is_number else [self.figures_of(tensor, name) for name, tensor in operands]
+        for (_, tensor), one in zip(operands, figures, strict=False):
             if is_float(tensor) and nonfinite_count(one):
                 parent = self._record_at(_key(tensor))
                 if parent is None:
-                    record.given.append(one.source or "a tensor that is no input, weight or buffer")
+                    record.given.append(one)
                 else:
                     record.parents.append(parent)
         record.kind = _kind(schema.name, args, kwargs, figures, record, result)
@@ -240,6 +253,10 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def record_of(self, tensor: torch.Tensor) -> Record | None:
         """Return the operation of this run that made a tensor non-finite; None where it came from outside."""
         return self._record_at(_key(tensor))
+
+    def figures_of(self, tensor: torch.Tensor, name: str) -> TensorFigures:
+        """Measure a tensor, and say which weight, buffer or input it is."""
+        return figures_of(tensor, name, self._known.get(_key(tensor), ""))
 
     def _operation(self, func: Any, call: Call, figures: list[TensorFigures], kind: Kind) -> Operation:
         place = place_of(call.result)
@@ -297,6 +314,8 @@ def _kind(
         return "turned" if not had_nan and bool(torch.isnan(result).any()) else "carried"
     if name.startswith(("aten::empty", "aten::new_empty")):
         return "unwritten"
+    if name == "aten::lift_fresh":  # Python's numbers became a tensor
+        return "literal"
     scalars = [value for value in (*args, *kwargs.values()) if isinstance(value, float) and not math.isfinite(value)]
     if not scalars:
         return "made"
@@ -306,7 +325,8 @@ def _kind(
 def _tried(func: Any, call: Call) -> Tried | None:
     """Run the operation in a wider format; None where there is none, or where it cannot be run in it."""
     narrow = {tensor.dtype for tensor in tensors_in([call.result, *call.tensors().values()]) if is_float(tensor)}
-    wide = torch.float32 if narrow - {torch.float32, torch.float64} else torch.float64
+    # bfloat16 reaches as far as float32.
+    wide = torch.float32 if narrow - {torch.bfloat16, torch.float32, torch.float64} else torch.float64
     if torch.float64 in narrow or any(dtype.is_complex for dtype in narrow):
         return None
 

@@ -49,6 +49,13 @@ class PackedTensor(NamedTuple):
     nonfinite: bool
     """Whether there is an inf or nan that is not intended."""
 
+    def figure(self, name: str) -> float:
+        """Return one of its figures; 0 where it is null."""
+        number: float = struct.unpack_from(
+            packing([name], field_offset(name), field_offset(name) + 8), self.tensor, field_offset(name) - TENSOR_OFFSET
+        )[0]
+        return number
+
     def with_note(self, position: int) -> PackedTensor:
         """Return the same with another note."""
         before, after = self.tensor[:_NOTE_AT], self.tensor[_NOTE_AT + _NOTE.size :]

@@ -32,6 +32,7 @@ EXPECTED = {
     "gradient-applied": ("gradient-applied", "likely", "0", "weight", "weight", 3),
     "growing-activations": ("overflow", "possible", "2", "output", "output", 20),
     "ignored-labels": ("loss-outside-modules", "likely", "loss", "value", "loss", 2),
+    "inf-minus-inf": ("inf-minus-inf", "certain", "weights", "output", "output", 0),
     "log-of-zero": ("out-of-domain", "possible", "2", "output", "output", 1),
     "masked-nan": ("absorbed", "likely", "0", "output", "output", 0),
     "masked-row": ("masked-row-softmax", "likely", "softmax", "output", "output", 2),
@@ -43,7 +44,9 @@ EXPECTED = {
     "tiny-norm": ("underflow", "possible", "1", "output", "output", 0),
     "unexplained": ("unknown", "unknown", "2", "output", "output", 2),
     "uninitialised-weight": ("bad-parameter-at-start", "certain", "2", "weight", "weight", 0),
+    "unwritten-memory": ("unwritten-memory", "certain", "1", "output", "output", 2),
     "windowed": ("overflow", "likely", "2", "output", "output", 2),
+    "written-infinity": ("literal", "certain", "1", "output", "output", 2),
     "zero-norm": ("division-by-zero", "possible", "1", "output", "output", 1),
 }
 

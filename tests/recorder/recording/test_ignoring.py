@@ -17,7 +17,7 @@ from tests.recorder.recordings import Forward, entry, record
 if TYPE_CHECKING:
     from pathlib import Path
 
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_other_contexts_of_the_same_module_still_alarm(tmp_path: Path) -> None:
         record(
             model,
             tmp_path / "run",
-            lambda: model(torch.zeros(2), torch.tensor([0.0, -INF])),
+            lambda: model(torch.zeros(2), torch.tensor([0.0, NAN])),
             on_nonfinite="raise",
             ignore=[":input[1]", "0:output"],
         )

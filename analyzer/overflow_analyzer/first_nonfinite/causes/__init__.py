@@ -9,13 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.first_nonfinite.causes.case import Case, Cause, CauseRule, Confidence
-from overflow_analyzer.first_nonfinite.causes.masks import MASKED_ROW_SOFTMAX, MASKS_ADDED, ZERO_TIMES_INF
+from overflow_analyzer.first_nonfinite.causes.masks import (
+    INF_MINUS_INF,
+    MASKED_ROW_SOFTMAX,
+    MASKS_ADDED,
+    ZERO_TIMES_INF,
+)
 from overflow_analyzer.first_nonfinite.causes.outside import (
     ABSORBED,
     BAD_BATCH,
+    LITERAL,
     LOSS_OUTSIDE_MODULES,
     ONE_RANK_ONLY,
     UNKNOWN,
+    UNWRITTEN_MEMORY,
 )
 from overflow_analyzer.first_nonfinite.causes.overflow import OVERFLOW, OVERFLOW_OF_AN_EXPONENTIAL, PRECISION_CAST
 from overflow_analyzer.first_nonfinite.causes.parameters import (
@@ -57,8 +64,11 @@ _RULES: Final[tuple[CauseRule, ...]] = (
     OVERFLOW,
     DIVISION_BY_ZERO,
     ZERO_TIMES_INF,
+    INF_MINUS_INF,
     OUT_OF_DOMAIN,
     OVERFLOW_OF_AN_EXPONENTIAL,
+    LITERAL,
+    UNWRITTEN_MEMORY,
     BAD_BATCH,
     ONE_RANK_ONLY,
     PARAMETER_WENT_BAD,
@@ -79,7 +89,8 @@ def explain(case: Case) -> tuple[CauseRule, Cause]:
     shown = _shown_by_the_operation(case)
     if shown is not None:
         return shown
-    found = [(rule, cause) for rule in _RULES if (cause := rule.cause_of(case)) is not None]
+    rules = (ABSORBED, BAD_BATCH, UNKNOWN) if case.came_from_outside else _RULES
+    found = [(rule, cause) for rule in rules if (cause := rule.cause_of(case)) is not None]
     return min(found, key=lambda one: (not one[0].is_harmless, _SURENESS[one[1].confidence], one[0].general))
 
 
@@ -89,7 +100,8 @@ def _shown_by_the_operation(case: Case) -> tuple[CauseRule, Cause] | None:
     if operation is None or operation.cause is None:
         return None
     rule = next((one for one in _RULES if one.name == operation.cause), None)
-    if rule is None:
+    took_nonfinite = any(one.nan_count or one.posinf_count or one.neginf_count for one in operation.operands)
+    if rule is None or (took_nonfinite and case.given):
         return None
     return rule, rule.stated(case, "certain", operation.evidence or (_what_it_gives(operation),))
 

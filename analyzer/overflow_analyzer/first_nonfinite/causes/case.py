@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.events import Event
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry, Frame
-    from overflow_analyzer.format.origin import Operation
+    from overflow_analyzer.format.origin import Operation, Origin, TensorFigures
     from overflow_analyzer.trace.observations import Observation
 
 
@@ -95,8 +95,8 @@ class Case:
     """A gradient with an inf or nan since the optimizer step before, and its frame."""
     peers: tuple[Observation, ...] = ()
     """Observations of the same tensor in the same batch on the other ranks."""
-    operation: Operation | None = None
-    """What the recorder saw make it, when it ran the origin module again."""
+    replay: Origin | None = None
+    """What the recorder saw when it ran the origin module again."""
     replicated: bool = False
     """Whether the other ranks' observations of it in an earlier batch had the same figure."""
 
@@ -109,6 +109,25 @@ class Case:
     def origin(self) -> Frame | None:
         """The frame that made it, where one was recorded."""
         return self.event.origin
+
+    @property
+    def operation(self) -> Operation | None:
+        """What the recorder saw make it."""
+        return None if self.replay is None else self.replay.operation
+
+    @property
+    def given(self) -> tuple[TensorFigures, ...]:
+        """Inputs of the model that are not finite, and no mask, and that it was seen to stem from."""
+        if self.replay is None or self.replay.replayed != "":
+            return ()
+        return tuple(
+            one for one in self.replay.given if one.source.startswith("input") and (one.nan_count or one.posinf_count)
+        )
+
+    @property
+    def came_from_outside(self) -> bool:
+        """Whether the second run showed that no operation made it."""
+        return self.replay is not None and self.replay.operation is None and bool(self.replay.given)
 
     @property
     def label(self) -> str:
@@ -190,6 +209,10 @@ def half_step_at_max(format_: FloatFormat) -> float:
     """Return what must be added to the largest finite value for the sum to be rounded past it."""
     top = format_.max / (2 - format_.epsilon)
     return top * format_.epsilon / 2
+
+
+def shown_only(case: Case) -> None:
+    """Recorded figures say nothing of it: only an operation that was seen shows it."""
 
 
 def fills_rows(count: int, entry: Entry) -> bool:

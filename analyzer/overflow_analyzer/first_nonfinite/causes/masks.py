@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.first_nonfinite.causes.case import CauseRule, Operand, fills_rows, half_step_at_max
+from overflow_analyzer.first_nonfinite.causes.case import CauseRule, Operand, fills_rows, half_step_at_max, shown_only
 from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
@@ -85,6 +85,14 @@ ZERO_TIMES_INF = CauseRule(
     _zero_times_inf,
     "Choose instead of multiplying: `torch.where(mask, x, 0)` keeps an infinity away from a 0, and `xlogy` and "
     "`masked_fill` do so too.",
+)
+
+
+INF_MINUS_INF = CauseRule(
+    "inf-minus-inf",
+    shown_only,
+    "Find where the infinities come from: combine masks before they become numbers, and take a row's maximum away only "
+    "where it is finite, as `torch.softmax` and `torch.logsumexp` do.",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.first_nonfinite.causes.case import CauseRule
+from overflow_analyzer.first_nonfinite.causes.case import CauseRule, shown_only
 from overflow_analyzer.first_nonfinite.causes.masks import is_mask
 from overflow_analyzer.format.float_formats import float_format
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 def _bad_batch(case: Case) -> Verdict | None:
     """The model was given an inf or nan."""
     frame, is_first = case.frame, case.frame.frame_in_batch == 0
+    if case.given:
+        return "certain", (
+            *(f"the model's own {one.source} has {one.counts}" for one in case.given),
+            "the second run of the model shows that it stems from there",
+        )
     if case.entry.role == "value" and is_first and not case.batch:
         return "likely", [f"{case.where}, recorded before any module of batch {frame.batch_number} ran"]
     if case.entry.role != "input" or case.origin is not None:
@@ -39,6 +44,19 @@ BAD_BATCH = CauseRule(
     "Look at this batch's data (a missing value, a division in preprocessing) and check it where it is made: "
     "`assert x.isfinite().all()`.",
     came_with_the_batch=True,
+)
+
+
+LITERAL = CauseRule(
+    "literal",
+    shown_only,
+    "If it is a mask, its pattern `MODULE:CONTEXT` tells the recorder so (`ignore=`); or mask with a large finite "
+    "value such as `torch.finfo(dtype).min`. If not, look at where the number comes from.",
+)
+UNWRITTEN_MEMORY = CauseRule(
+    "unwritten-memory",
+    shown_only,
+    "`torch.empty` and its relatives hold whatever was in memory before: write every element, or use `torch.zeros`.",
 )
 
 
