@@ -22,7 +22,7 @@ def sources() -> dict[str, str]:
     return {
         str(path.relative_to(ROOT)): str(path.relative_to(ROOT / root))
         for root, package in ROOTS.items()
-        for pattern in ("*.py", "py.typed", "page.css", "page.js", "page.html.jinja")
+        for pattern in ("*.py", "py.typed", "*.css", "*.js", "*.jinja")
         for path in (ROOT / root / package).rglob(pattern)
     }
 

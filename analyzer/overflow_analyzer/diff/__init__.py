@@ -7,6 +7,7 @@ Blocks of both runs are read in order (``reading``), laid side by side (``plan``
 from __future__ import annotations
 
 from overflow_analyzer.diff.align.renames import Rename
+from overflow_analyzer.diff.collect.over_batches import DifferenceMap, DifferencesOverBatches
 from overflow_analyzer.diff.compare.tolerance import Tolerance
 from overflow_analyzer.diff.model import (
     Alignment,
@@ -27,6 +28,8 @@ __all__ = [
     "Alignment",
     "BatchGrowth",
     "Compared",
+    "DifferenceMap",
+    "DifferencesOverBatches",
     "Divergence",
     "FigureDifference",
     "FramePair",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from overflow_analyzer.diff.align.vocabulary import Shapes
+    from overflow_analyzer.diff.collect.over_batches import DifferencesOverBatches
     from overflow_analyzer.diff.compare.differences import Differences
     from overflow_analyzer.diff.compare.tolerance import Tolerance
     from overflow_analyzer.diff.model import Side
@@ -66,6 +67,8 @@ class RankAnalysis:
     """Shared by all ranks."""
     values: OtherValues
     """Shared by all ranks."""
+    over_batches: DifferencesOverBatches | None
+    """Shared by all ranks."""
     growth: Growth = field(init=False)
     first: FirstOfRank = field(init=False)
     unmatched_a: UnmatchedRows = field(default_factory=UnmatchedRows)
@@ -108,6 +111,8 @@ class RankAnalysis:
         self.first.look(a, b, differences, unmatched, coarseness)
         self.values.add(a, b)
         self.growth.add(a["batch"], differences)
+        if self.over_batches is not None:
+            self.over_batches.add(a, differences)
         self.modules.add(self.rank_a, a, b, differences.take(differences.beyond))
 
     def _kept_unmatched(self, unmatched: Unmatched | None) -> Unmatched | None:

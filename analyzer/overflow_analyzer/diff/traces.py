@@ -24,6 +24,7 @@ from overflow_analyzer.format.columns import ROLES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from overflow_analyzer.diff.collect.over_batches import DifferencesOverBatches
     from overflow_analyzer.diff.finding_first import Found
     from overflow_analyzer.diff.model import Divergence
     from overflow_analyzer.diff.stream.reading import SharedNames
@@ -41,6 +42,7 @@ def diff_traces(
     rank: int | None = None,
     batch: int | None = None,
     module: str | None = None,
+    over_batches: DifferencesOverBatches | None = None,
 ) -> TraceDiff:
     """Compare two runs: where they first differ, and by how much.
 
@@ -56,6 +58,7 @@ def diff_traces(
         rank: Compare only this rank.
         batch: Compare only this batch, in A's numbers.
         module: Compare only modules whose name matches; ``*`` and ``?`` are wildcards.
+        over_batches: Gathers each module's largest difference over batches on the way.
 
     Returns:
         What differs. ``same`` is true only if something was compared; what one trace alone recorded is listed and makes
@@ -72,7 +75,7 @@ def diff_traces(
         plan = make_plan(a, b, offset=offset, renames=rules, rank=rank, thorough=thorough)
         try:
             selection = Selection(batch, None if module is None else plan.select(module))
-            comparison = _Comparison(plan, tolerance or Tolerance(), selection)
+            comparison = _Comparison(plan, tolerance or Tolerance(), selection, over_batches)
             comparison.run()
             return comparison.result(a, b, rank)
         except (UnseenModuleError, NotRecordedError):
@@ -90,8 +93,13 @@ def _keep_freed_memory() -> None:
 
 
 class _Comparison:
-    def __init__(self, plan: Plan, tolerance: Tolerance, selection: Selection) -> None:
+    def __init__(
+        self, plan: Plan, tolerance: Tolerance, selection: Selection, over_batches: DifferencesOverBatches | None
+    ) -> None:
         self._plan = plan
+        self._over_batches = over_batches
+        if over_batches is not None:
+            over_batches.begin(plan.names.modules.names)
         self._tolerance = tolerance
         self._selection = selection
         self._side_a, self._side_b = Side(plan.names, plan.codes_a), Side(plan.names, plan.codes_b)
@@ -114,6 +122,7 @@ class _Comparison:
                 self._selection,
                 self._modules,
                 self._values,
+                self._over_batches,
             )
             analysis.run(
                 read_blocks(a, self._side_a, batch=batch, full_statistics=full),

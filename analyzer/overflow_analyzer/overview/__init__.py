@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from overflow_analyzer.overview.overview import Level, Overview, RankStrip, Tensor, overview_of
+from overflow_analyzer.overview.overview import Level, Overview, RankStrip, Tensor, overview_of, recorded_batches
 
-__all__ = ["Level", "Overview", "RankStrip", "Tensor", "overview_of"]
+__all__ = ["Level", "Overview", "RankStrip", "Tensor", "overview_of", "recorded_batches"]

@@ -151,15 +151,15 @@ def overview_of(trace: Trace, *, progress: Progress = lambda tables, _: tables) 
     Raises:
         DamagedTraceError: A row group cannot be read.
     """
-    gathering = _Gathering(_recorded_batches(trace), len(trace.ranks))
+    gathering = _Gathering(recorded_batches(trace), len(trace.ranks))
     for number, rank in enumerate(trace.ranks):
         for table in progress(rank.tables(_COLUMNS), rank.table_count):
             gathering.add(table, number)
     return gathering.finish(tuple(rank.rank for rank in trace.ranks))
 
 
-def _recorded_batches(trace: Trace) -> Integers:
-    """The numbers of all recorded batches, ascending."""
+def recorded_batches(trace: Trace) -> Integers:
+    """Return the numbers of all recorded batches, ascending."""
     found: Integers = np.empty(0, np.int64)
     for rank in trace.ranks:
         found = np.union1d(found, np.concatenate([[], *_batches_of(rank)]).astype(np.int64))

@@ -63,7 +63,7 @@ def render_diff(
 
 def _words(diff: TraceDiff, names: tuple[str, str], *, markdown: bool) -> str:
     headline, *evidence = answer(diff)
-    facts = list(_facts(diff, names))
+    facts = list(diff_facts(diff, names))
     if markdown:
         lines = [f"- **{label}**: {escape_markdown(text)}" for label, text in facts]
         paragraph = [escape_markdown(" ".join(evidence)), ""] if evidence else []
@@ -72,7 +72,8 @@ def _words(diff: TraceDiff, names: tuple[str, str], *, markdown: bool) -> str:
     return "\n".join([escape(headline), *(f"  {escape(one)}" for one in evidence), "", *lines, ""])
 
 
-def _facts(diff: TraceDiff, names: tuple[str, str]) -> Iterator[tuple[str, str]]:
+def diff_facts(diff: TraceDiff, names: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what was compared and how, each with its label; names in it are not escaped."""
     compared, alignment = diff.compared, diff.alignment
     yield "A", names[0]
     yield "B", names[1]

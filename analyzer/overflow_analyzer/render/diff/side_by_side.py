@@ -32,7 +32,7 @@ def render_side_by_side(pairs: Sequence[FramePair], names: tuple[str, str], widt
         width: Columns of the terminal; None where lines may be of any length.
     """
     rows = [(names[0], _ALIKE, names[1]), (_HEADER, _ALIKE, _HEADER)]
-    rows += [row for pair in pairs for row in _rows(pair)]
+    rows += [row for pair in pairs for row in beside(pair)]
     column = max(display_width(left) for left, _, _ in rows)
     if width is not None:
         column = min(column, max(_NARROWEST, (width - len(_ALIKE)) // 2))
@@ -49,7 +49,8 @@ def _padded(text: str, column: int) -> str:
     return shown + " " * (column - display_width(shown))
 
 
-def _rows(pair: FramePair) -> Iterator[tuple[str, str, str]]:
+def beside(pair: FramePair) -> Iterator[tuple[str, str, str]]:
+    """Yield lines of A, mark, line of B."""
     if pair.a is None or pair.b is None:
         for line in render_frame(pair.a or pair.b) if pair.a or pair.b else ():  # type: ignore[arg-type]  # one is there
             yield (line, _ONLY_A, "") if pair.a else ("", _ONLY_B, line)

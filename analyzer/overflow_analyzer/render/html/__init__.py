@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from overflow_analyzer.render.html.page import render_page
+from overflow_analyzer.render.html.comparison import render_comparison
+from overflow_analyzer.render.html.run import render_page
 
-__all__ = ["render_page"]
+__all__ = ["render_comparison", "render_page"]

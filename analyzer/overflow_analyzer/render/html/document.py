@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 _HERE: Final = Path(__file__).parent
 
 
-def render_document(data: Mapping[str, Any], **parts: Any) -> str:
+def render_document(template: str, data: Mapping[str, Any], **parts: Any) -> str:
     """Return a page.
 
     The policy names the two scripts by their hashes and the styles by a nonce, which is the hash of the data: what the
     data hold cannot name it. No address is allowed but that of images within the page, which Bokeh's cursors are.
 
     Args:
+        template: Its file beside this one.
         data: What the page's script reads, as ``to_plain`` takes it.
         **parts: What the template shows; text is escaped there.
 
@@ -44,7 +45,7 @@ def render_document(data: Mapping[str, Any], **parts: Any) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, loader=FileSystemLoader(_HERE), trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("page.html.jinja").render(
+    return environment.get_template(template).render(
         policy=f"default-src 'none'; script-src {scripts}; style-src 'nonce-{nonce}'; img-src data:; "
         "base-uri 'none'; form-action 'none'",
         nonce=nonce,

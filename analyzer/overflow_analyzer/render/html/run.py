@@ -1,16 +1,13 @@
-"""``render_page``: what is known of one run, as a page."""
+"""What is known of one run, as a page."""
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from overflow_analyzer.format.float_formats import float_format
-from overflow_analyzer.overview.overview import PLANES
 from overflow_analyzer.render.explanation import explanation_sections
 from overflow_analyzer.render.finding import render_nothing_found
-from overflow_analyzer.render.html.arrays import pack
 from overflow_analyzer.render.html.document import render_document
+from overflow_analyzer.render.html.packing import module_numbers, pack_run
 from overflow_analyzer.render.html.pictures import palettes, pictures
 from overflow_analyzer.render.report import report_lines
 from overflow_analyzer.render.summary import RANK_COLUMNS, summary_facts
@@ -21,13 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from overflow_analyzer.first_nonfinite.finding import Finding
-    from overflow_analyzer.overview import Level, Overview, RankStrip
+    from overflow_analyzer.overview import Overview
     from overflow_analyzer.trace.opening import Trace
     from overflow_analyzer.trace.summary import Summary
 
 
-_BUDGET: Final = 6_000_000
-_STEPS: Final = (1 << 16, 32, 8)
 _MOST_NAMED: Final = 16
 
 
@@ -62,6 +57,7 @@ def render_page(
     if summary.world_size > 1:
         sections.insert(-1, ("rank", "Ranks"))
     return render_document(
+        "run.html.jinja",
         {
             "figures": pictures(names),
             "palettes": palettes(),
@@ -69,7 +65,7 @@ def render_page(
             "guilty": None if finding is None else escape((finding.origin or finding.frame).module_name),
         },
         title=f"{_headline(finding)} - {escape(str(trace.path))}",
-        path=escape(str(trace.path)),
+        paths=[escape(str(trace.path))],
         sections=sections,
         found=finding is not None,
         headline=_headline(finding),
@@ -79,7 +75,9 @@ def render_page(
         info_title=escape(_title(summary)),
         facts=[(label, escape(text)) for label, text in summary_facts(summary)],
         rank_columns=[(column.header, column.align) for column in RANK_COLUMNS],
-        rank_rows=[[(escape(column.cell(one)), column.align) for column in RANK_COLUMNS] for one in summary.ranks],
+        rank_rows=[[escape(column.cell(one)) for column in RANK_COLUMNS] for one in summary.ranks],
+        map_title="Modules over batches",
+        hatched="N has nan, ∞ has inf. Empty: not recorded",
     )
 
 
@@ -142,81 +140,3 @@ def _ranks(finding: Finding | None, summary: Summary) -> Iterator[str]:
         yield f"{counted(len(missing), 'rank')} of {summary.world_size} left nothing readable: {named}{more}"
     else:
         yield f"all {summary.world_size} ranks are in the trace"
-
-
-def module_numbers(overview: Overview) -> dict[str, int]:
-    """Return the number by which a page knows each module, in order of first appearance."""
-    numbers: dict[str, int] = {}
-    for tensor in overview.tensors:
-        numbers.setdefault(tensor.module_name, len(numbers))
-    return numbers
-
-
-def pack_run(
-    overview: Overview, *, starts: Sequence[tuple[int, int]] = (), has_ranks: bool = False, budget: int = _BUDGET
-) -> dict[str, Any]:
-    """Return what ``page.js`` draws of one run.
-
-    Args:
-        overview: Of ``overview_of``.
-        starts: (rank, batch) of the first inf/nan of each rank that has one.
-        has_ranks: Whether there is a picture of the ranks.
-        budget: Bytes that the figures may take; they are rounded, and then drawn together, until they do.
-    """
-    modules = module_numbers(overview)
-    roles = list(dict.fromkeys(tensor.role for tensor in overview.tensors))
-    dtypes = list(dict.fromkeys(tensor.dtype for tensor in overview.tensors))
-    return {
-        "modules": [escape(name) for name in modules],
-        "roles": [escape(role) for role in roles],
-        "dtypes": [_dtype(dtype) for dtype in dtypes],
-        "tensors": [
-            (modules[one.module_name], roles.index(one.role), escape(one.context), dtypes.index(one.dtype))
-            for one in overview.tensors
-        ],
-        "levels": _levels(overview, budget),
-        "fits": {escape(module): fit for module, fit in overview.fits.items()},
-        "strip": _strip(overview.strip, starts) if has_ranks else None,
-    }
-
-
-def _dtype(name: str | None) -> dict[str, Any]:
-    limits = float_format(name)
-    if limits is None:
-        return {"name": escape(name or ""), "limit": None, "normal": None}
-    return {"name": name, "limit": math.log2(limits.max), "normal": math.log2(limits.smallest_normal)}
-
-
-def _strip(strip: RankStrip, starts: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    return {
-        "ranks": strip.ranks,
-        "first": strip.first.tolist(),
-        "last": strip.last.tolist(),
-        "width": strip.width,
-        "headroom": pack(strip.headroom, _STEPS[1]),
-        "nonfinite": pack(strip.nonfinite),
-        "starts": starts,
-    }
-
-
-def _levels(overview: Overview, budget: int) -> list[dict[str, Any]]:
-    whole = overview.whole
-    while True:
-        for steps in _STEPS:
-            levels = [_level(level, steps) for level in (whole, overview.recent) if level is not None]
-            size = sum(len(plane["data"]) for level in levels for plane in level.values() if isinstance(plane, dict))
-            if size <= budget or (steps == _STEPS[-1] and len(whole.first) == 1):
-                return levels
-        whole = whole.halved()
-
-
-def _level(level: Level, steps: float) -> dict[str, Any]:
-    planes = {name: getattr(level, name) for name in PLANES}
-    counts = {name: getattr(level, name).tolist() for name in ("first", "last", "count", "optimizer_step")}
-    return {
-        **counts,
-        **{
-            name: None if plane is None else pack(plane, None if name in ("nan", "inf") else steps)
-            for name, plane in planes.items()
-        },
-    }
