@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from overflow_recorder.faults import describe_error
+from overflow_recorder.integrations.page import with_page
 from overflow_recorder.recorder_arguments import RecorderArguments
 from overflow_recorder.trace_recorder import TraceRecorder
 
@@ -38,6 +39,7 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
 
     Args:
         path: As ``TraceRecorder``'s.
+        html: Where to write the run's page when training ends, as ``overflow-analyze html`` does; None for nowhere.
         **options: The same: ``max_frames_to_save``, ``trace_batch_nums``, ``on_nonfinite``, ``overwrite``, ...
 
     Raises:
@@ -48,11 +50,17 @@ class OverflowRecorderCallback(_Callback):  # type: ignore[misc]  # which class 
         ``Trainer(callbacks=[OverflowRecorderCallback("run.parquet")]).fit(module, loader)``
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = "run.parquet", **options: Any) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = "run.parquet",
+        *,
+        html: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__()
         RecorderArguments(**{name: value for name, value in options.items() if name != "callbacks"})
         self.path = path
-        self.options = options
+        self.options = with_page(html, options)
         self.recorder: TraceRecorder | None = None
         """While fitting: for ``recorder.record("loss", loss=loss)`` and ``recorder.record_evaluation(prediction)``."""
 

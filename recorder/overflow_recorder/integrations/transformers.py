@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from overflow_recorder.integrations.page import with_page
 from overflow_recorder.recorder_arguments import RecorderArguments
 from overflow_recorder.trace_recorder import TraceRecorder
 
@@ -26,6 +27,7 @@ class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the li
 
     Args:
         path: As ``TraceRecorder``'s.
+        html: Where to write the run's page when training ends, as ``overflow-analyze html`` does; None for nowhere.
         **options: The same: ``max_frames_to_save``, ``trace_batch_nums``, ``on_nonfinite``, ``overwrite``, ...
 
     Raises:
@@ -36,10 +38,16 @@ class OverflowRecorderCallback(TrainerCallback):  # type: ignore[misc]  # the li
         ``Trainer(model, args, train_dataset=data, callbacks=[OverflowRecorderCallback("run.parquet")]).train()``
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = "run.parquet", **options: Any) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = "run.parquet",
+        *,
+        html: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
         RecorderArguments(**{name: value for name, value in options.items() if name != "callbacks"})
         self.path = path
-        self.options = options
+        self.options = with_page(html, options)
         self.recorder: TraceRecorder | None = None
         """While training: for ``recorder.record("loss", loss=loss)`` and the like."""
         self._next_batch = 0

@@ -255,3 +255,8 @@ def test_the_package_that_the_script_imports_is_the_one(
 
     # WHEN / THEN
     assert integration._callback_class() == chosen
+
+
+def test_the_page_is_written_when_training_ends(tmp_path: Path) -> None:
+    _fit(_trainer(OverflowRecorderCallback(tmp_path / "run", html=tmp_path / "run.html")), _module())
+    assert "<h1>No inf/nan in what was recorded</h1>" in (tmp_path / "run.html").read_text()

@@ -260,3 +260,8 @@ def test_a_trace_is_not_replaced_unless_asked(tmp_path: Path) -> None:
                 trainer.train()
 
     _trainer(tmp_path, OverflowRecorderCallback(tmp_path / "run", overwrite=True), max_steps=1).train()
+
+
+def test_the_page_is_written_when_training_ends(tmp_path: Path) -> None:
+    _trainer(tmp_path, OverflowRecorderCallback(tmp_path / "run", html=tmp_path / "run.html")).train()
+    assert "<h1>No inf/nan in what was recorded</h1>" in (tmp_path / "run.html").read_text()
