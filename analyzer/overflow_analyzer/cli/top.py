@@ -43,13 +43,15 @@ def command(
     """Rank the modules of TRACE by how near their figures come to the limits of their floating-point format.
 
     Headroom is how many times the largest figure can double before it overflows, in bits. Growth is the number of
-    doublings a batch; from it follow the batches that are left. The exit code is 0 whatever the figures are.
+    doublings a batch; from it follow the batches that are left. The bars are the largest share of the limit in the last
+    recorded batches, on a logarithmic scale. The exit code is 0 whatever the figures are.
 
     Example:
       overflow-analyze top run.parquet --dtype float16
     """
     from overflow_analyzer.headroom.headroom import headroom_of
     from overflow_analyzer.render.headroom import headroom_as_json, render_headroom
+    from overflow_analyzer.text.sparkline import shows_bars
     from overflow_analyzer.text.strict_json import to_json
     from overflow_analyzer.text.terminal import progress, terminal_width
     from overflow_analyzer.trace.opening import open_trace
@@ -61,8 +63,9 @@ def command(
     if format == "json":
         write(to_json(headroom_as_json(headroom, by, limit=limit)))
     else:
-        width = terminal_width(sys.stdout)
-        write(render_headroom(headroom, by, limit=limit, markdown=format == "markdown", width=width))
+        ascii_only, width = not shows_bars(sys.stdout), terminal_width(sys.stdout)
+        markdown = format == "markdown"
+        write(render_headroom(headroom, by, limit=limit, markdown=markdown, ascii_only=ascii_only, width=width))
     return 0
 
 

@@ -33,6 +33,8 @@ class ModuleHeadroom:
     """The weight, buffer, input, output or recorded value nearest to its format's limit; None if none is a float."""
     headroom_bits: float | None
     """How many times it can double before it overflows; negative if it has overflowed; -inf if it is infinite."""
+    recent: tuple[tuple[int, float], ...]
+    """(batch, its largest share of its format's limit) in the last recorded batches, those of share 0 left out."""
     growth_bits: float | None
     """Doublings a batch, by least squares over the last recorded batches; None for fewer than two."""
     batches_left: float | None
@@ -124,6 +126,7 @@ def _module(tally: Tally, number: int) -> ModuleHeadroom:
         module_class=module_class,
         nearest=nearest,
         headroom_bits=headroom,
+        recent=tuple(recent),
         growth_bits=growth,
         batches_left=0.0 if headroom is not None and headroom < 0 else _batches_left(recent, growth),
         vanishing=tally.vanishing.get(number),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from overflow_analyzer.format.float_formats import FLOAT_FORMATS
 from overflow_analyzer.text.markdown import escape_markdown
+from overflow_analyzer.text.sparkline import sparkline
 from overflow_analyzer.text.tables import Column, render_table
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 By = Literal["headroom", "growth", "underflow"]
 """What the modules are ranked by."""
 
+_BARS: Final = 12
 _TITLES: Final[dict[By, str]] = {
     "headroom": "Modules by least headroom: how many times the largest figure can double",
     "growth": "Modules by fastest growth: doublings of the largest figure a batch",
@@ -60,7 +62,13 @@ _LOWER_COLUMNS: Final = (
 
 
 def render_headroom(
-    headroom: Headroom, by: By, *, limit: int | None = None, markdown: bool = False, width: int | None = None
+    headroom: Headroom,
+    by: By,
+    *,
+    limit: int | None = None,
+    markdown: bool = False,
+    ascii_only: bool = False,
+    width: int | None = None,
 ) -> str:
     """Return the ranked modules as a table with what it leaves out.
 
@@ -69,11 +77,17 @@ def render_headroom(
         by: What they are ranked by.
         limit: Rows at most; None for all.
         markdown: For pasting into an issue.
+        ascii_only: Whether the bars of the last batches are ASCII.
         width: Columns of the terminal; None leaves lines as long as they are.
     """
     ranked = _ranked(headroom, by)
     rows = ranked[:limit]
     columns = _LOWER_COLUMNS if by == "underflow" else _UPPER_COLUMNS
+    if by != "underflow" and headroom.batches > 1:
+        bars = Column(
+            "last batches", lambda one: sparkline([share for _, share in one.recent], _BARS, ascii_only=ascii_only)
+        )
+        columns = (*columns, bars)
     table = render_table(columns, rows, markdown=markdown, width=width) if rows else ""
     head, notes = [_TITLES[by], *_verdict(headroom)], _notes(headroom, by, len(ranked) - len(rows))
     if markdown:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from click import style
 
 from overflow_analyzer.text.escape import escape
+from overflow_analyzer.text.sparkline import shows_bars, sparkline
 from overflow_analyzer.text.tables import Column, render_table
 from overflow_analyzer.text.terminal import shorten, shows_colour, terminal_width
 from overflow_analyzer.text.wording import counted, nonfinite_counts
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _SHOWN_ALARMS: Final = 5
+_LOOKS: Final = 60
+_CURVE: Final = "nearest to a limit, look by look  "
 _COLUMNS: Final = (
     Column("headroom bits", lambda one: f"{one.bits:.2f}", "right"),
     Column("abs max", lambda one: f"{one.nearest.abs_max:.2e}", "right"),
@@ -62,6 +65,7 @@ class ScreenDisplay:
         self._alarms: deque[str] = deque(maxlen=_SHOWN_ALARMS)
         self._count = 0
         self._height = 0
+        self._used: deque[float] = deque(maxlen=_LOOKS)
 
     def show(self, snapshot: Snapshot) -> str:
         """Return what takes the last display off the terminal and puts the new one there."""
@@ -73,11 +77,21 @@ class ScreenDisplay:
             "",
         ]
         lines += render_table(_COLUMNS, snapshot.worst, width=width - 1).splitlines()
+        lines += self._curve(snapshot, width)
         lines += ["", *(style(shorten(alarm, width - 1), "red" if coloured else None) for alarm in self._alarms)]
         # Lines are kept below the terminal's width: one that wraps would count as two.
         erase = f"\x1b[{self._height}F\x1b[J" if self._height else ""
         self._height = len(lines)
         return erase + "".join(f"{line}\n" for line in lines)
+
+    def _curve(self, snapshot: Snapshot, width: int) -> list[str]:
+        """Return the least headroom over the looks so far: the higher a bar, the nearer a figure is to its limit."""
+        if snapshot.worst:
+            self._used.append(2.0 ** -snapshot.worst[0].bits)
+        if len(self._used) < 2:  # noqa: PLR2004  a curve takes two
+            return []
+        bars = sparkline(self._used, min(_LOOKS, width - len(_CURVE) - 1), ascii_only=not shows_bars(sys.stdout))
+        return ["", f"{_CURVE}{bars}"]
 
 
 def _head(snapshot: Snapshot, alarms: int) -> str:

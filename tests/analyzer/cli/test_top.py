@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.analyzer.commands import Ran, analyze
+from tests.analyzer.commands import Ran, analyze, analyze_process
 from tests.analyzer.findings import bad
 from tests.analyzer.samples import HOSTILE
 from tests.traces import frame, tensor, write_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from overflow_analyzer.format.frames import Frame
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
@@ -89,3 +91,18 @@ def test_names_cannot_act_on_a_terminal_or_a_page(tmp_path: Path, form: str) -> 
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert form == "text" or "<script>" not in out
+
+
+def test_the_last_batches_are_bars_that_rise_with_the_share_of_the_limit(tmp_path: Path) -> None:
+    # GIVEN a weight that doubles from batch to batch, eight times, and one batch alone
+    def batch(number: int) -> Frame:
+        weight = tensor("weight", "weight", abs_max=2.0**number, finite_abs_max=2.0**number)
+        return frame(number, number, "lin", weight)
+
+    growing = write_trace(tmp_path / "growing", [batch(number) for number in range(8)])
+    alone = write_trace(tmp_path / "alone", [batch(0)])
+    # THEN each batch has a bar, in ASCII where the encoding lacks bars, and a single batch has none
+    assert analyze("top", growing).out.splitlines()[2].endswith("  ▁▂▃▄▅▆▇█")
+    plain = analyze_process("top", growing, PYTHONIOENCODING="ascii")
+    assert plain.out.splitlines()[2].endswith("  _.-:=+*#")
+    assert "last batches" not in analyze("top", alone).out

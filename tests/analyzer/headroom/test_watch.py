@@ -14,7 +14,9 @@ import pytest
 
 from overflow_analyzer.errors import TraceError
 from overflow_analyzer.format.files import RING_FILE, RUN_FILE
-from overflow_analyzer.headroom.watching import Alarm, Snapshot, Watcher
+from overflow_analyzer.format.float_formats import FLOAT_FORMATS
+from overflow_analyzer.headroom.tally import Nearest
+from overflow_analyzer.headroom.watching import Alarm, Headroom, Snapshot, Watcher
 from overflow_analyzer.render.watch import LineDisplay, ScreenDisplay
 from overflow_analyzer.trace.rank_trace import RankTrace
 from tests.analyzer.commands import analyze, analyze_terminal
@@ -276,3 +278,14 @@ def test_looking_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: py
     # WHEN they were to come every second, THEN most of the time is still the run's own
     analyze("watch", path, "--interval", "1")
     assert min(slept) >= 60
+
+
+def test_a_display_draws_how_near_the_limit_was_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN looks at which a figure is 8, 4 and 1 bits from its limit
+    monkeypatch.setattr("overflow_analyzer.render.watch.shows_bars", lambda _: True)
+    nearest = Nearest("output", "output", "float16", 0, 1.0, FLOAT_FORMATS["float16"])
+    display = ScreenDisplay("run.parquet")
+    looks = [display.show(replace(LOOK, worst=(Headroom(bits, "m", nearest),))) for bits in (8.0, 4.0, 1.0)]
+    # THEN from the second on there is a curve, which rises towards the limit: 4 bits are 4/7 of the way from 8 to 1
+    assert [look.count("look by look") for look in looks] == [0, 1, 1]
+    assert "nearest to a limit, look by look  ▁▅█\n" in looks[2]
