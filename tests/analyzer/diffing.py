@@ -89,6 +89,7 @@ def mirrored(diff: TraceDiff) -> TraceDiff:
         differences=tuple(sorted(map(_mirrored_module, diff.differences), key=_order)),
         growth=tuple(map(_mirrored_growth, diff.growth)),
         structure=tuple(sorted((replace(one, a=one.b, b=one.a) for one in diff.structure), key=repr)),
+        run_differences=tuple(replace(one, a=one.b, b=one.a) for one in diff.run_differences),
         only_in_a=diff.only_in_b,
         only_in_b=diff.only_in_a,
         around=(),
@@ -101,6 +102,7 @@ def comparable(diff: TraceDiff) -> TraceDiff:
         diff,
         differences=tuple(sorted(diff.differences, key=_order)),
         structure=tuple(sorted(diff.structure, key=repr)),
+        run_differences=tuple(sorted(diff.run_differences, key=repr)),
         around=(),
     )
 

@@ -19,6 +19,7 @@ from overflow_analyzer.diff.model import (
     ModuleDifference,
     ModulePair,
     OnlyIn,
+    RunDifference,
     StructureDifference,
     TraceDiff,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "ModulePair",
     "OnlyIn",
     "Rename",
+    "RunDifference",
     "StructureDifference",
     "Tolerance",
     "TraceDiff",

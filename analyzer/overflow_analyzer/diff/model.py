@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.compare.tolerance import Tolerance
@@ -21,6 +21,18 @@ Reason = Literal["structure", "batch", "window", "recompute", "role", "rank"]
 """Why something is in one trace alone. ``structure``: the other run was recorded there and did not have it. The others
 are matters of what was recorded: a batch, frames of a batch, recomputed frames, a role, a rank."""
 Side = Literal["a", "b"]
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """Something about how the runs were started that is not the same."""
+
+    what: Literal["command", "model", "ranks", "option", "version", "device", "seed", "dtype", "environment"]
+    name: str
+    """Which option, version, variable or choice beside the seed; empty for the others."""
+    a: Any
+    """As ``RunInfo`` has it; None where A does not have it."""
+    b: Any
 
 
 @dataclass(frozen=True)
@@ -238,5 +250,7 @@ class TraceDiff:
     """The reason, if nothing in the two traces could be compared."""
     around: tuple[FramePair, ...] = ()
     """The frames around the first divergence."""
+    run_differences: tuple[RunDifference, ...] = ()
+    """How the runs themselves differ: command, options, versions, device, seeds, dtypes, environment."""
     notes: tuple[str, ...] = field(default=())
     """What else limits the comparison: unreadable parts, runs that ended early."""

@@ -17,6 +17,7 @@ from overflow_analyzer.diff.collect.ranking import ModuleRanks
 from overflow_analyzer.diff.compare.tolerance import Tolerance
 from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn, TraceDiff
 from overflow_analyzer.diff.naming import Naming
+from overflow_analyzer.diff.run_differences import run_differences
 from overflow_analyzer.diff.stream.reading import Side, UnseenModuleError, read_blocks
 from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.columns import ROLES
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from overflow_analyzer.diff.finding_first import Found
     from overflow_analyzer.diff.model import Divergence
     from overflow_analyzer.diff.stream.reading import SharedNames
+    from overflow_analyzer.format.run_info import RunInfo
     from overflow_analyzer.trace.opening import Trace
     from overflow_analyzer.trace.rank_trace import RankTrace
 
@@ -147,15 +149,16 @@ class _Comparison:
         first = _earliest(one.first.first for one in ranks)
         nonfinite = _earliest(one.first.first_nonfinite for one in ranks)
         outranking = nonfinite or first
+        structure = self._naming.structure(
+            self._values, self._plan.matches.pairs, self._plan.classes_a, self._plan.classes_b
+        )
         return TraceDiff(
             same=bool(compared.entries) and first is None,
             first_divergence=self._divergence(outranking),
             first_difference=self._divergence(first),
             differences=self._naming.differences(self._modules),
             growth=tuple(point for one in self._ranks for point in one.growth.points()),
-            structure=self._naming.structure(
-                self._values, self._plan.matches.pairs, self._plan.classes_a, self._plan.classes_b
-            ),
+            structure=structure,
             only_in_a=self._only_in(a, rank, of_a=True),
             only_in_b=self._only_in(b, rank, of_a=False),
             compared=compared,
@@ -163,8 +166,13 @@ class _Comparison:
             tolerance=self._tolerance,
             nothing_compared=None if compared.entries else why_nothing(a, b, self._plan, self._selection),
             around=self._around(outranking),
+            run_differences=run_differences(*self._runs(a, b), structure),
             notes=notes_on(a, b),
         )
+
+    def _runs(self, a: Trace, b: Trace) -> tuple[RunInfo, RunInfo]:
+        one, other = self._plan.ranks[0] if self._plan.ranks else (a.ranks[0], b.ranks[0])
+        return one.run, other.run
 
     def _divergence(self, found: Found | None) -> Divergence | None:
         if found is None:

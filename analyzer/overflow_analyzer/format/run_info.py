@@ -88,6 +88,8 @@ class RunInfo:
     """The recorder's options by name, as given to ``TraceRecorder``."""
     seeds: dict[str, Any] | None = None
     """What ``set_seed`` or ``enable_full_determinism`` had set, ready to set it again."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What changes numbers besides, at the start: the device, environment variables, torch's switches, by name."""
     notes: tuple[str, ...] = ()
     """Sentences on what the recorder could not see of the run, and why; written when it closes."""
     end: EndInfo | None = None
@@ -121,7 +123,12 @@ class RunInfo:
         except (TypeError, KeyError) as error:
             raise DamagedTraceError(f"{where}: does not describe a run ({error})") from None
         run._check_types(where)
-        return dataclasses.replace(run, command=tuple(map(str, run.command)), notes=tuple(map(str, run.notes)))
+        return dataclasses.replace(
+            run,
+            command=tuple(map(str, run.command)),
+            notes=tuple(map(str, run.notes)),
+            environment={name: str(value) for name, value in run.environment.items()},
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes, where: object) -> RunInfo:
@@ -147,6 +154,7 @@ class RunInfo:
             and isinstance(self.options, dict)
             and isinstance(self.command, (list, tuple))
             and isinstance(self.notes, (list, tuple))
+            and isinstance(self.environment, dict)
             and (self.seeds is None or isinstance(self.seeds, dict))
             and (self.end is None or self.end.is_well_formed())
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SHOWN_GAPS: Final = 5
 _LABEL_WIDTH: Final = 10
-_CODE: Final = ("options", "seeds", "replay")  # labels of what a program reads
+_CODE: Final = ("variables", "options", "seeds", "replay")  # labels of what a program reads
 _KILO: Final = 1000
 _EPSILONS: Final = ("B", "kB", "MB", "GB", "TB")
 
@@ -133,6 +133,10 @@ def _run_facts(summary: Summary) -> Iterator[tuple[str, str]]:
     named = {"torch": run.torch_version, "Python": run.python_version, "overflow-trace": run.recorder_version}
     if versions := [f"{name} {version}" for name, version in named.items() if version]:
         yield "versions", ", ".join(versions)
+    if device := run.environment.get("device"):
+        yield "device", device
+    if variables := [f"{name}={value}" for name, value in run.environment.items() if name.isupper()]:
+        yield "variables", ", ".join(variables)
     given = ((name, value) for name, value in run.options.items() if value not in (None, [], ""))
     texts = (f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in given)
     if options := ", ".join(texts):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 import platform
 import socket
 import sys
 import time
 import uuid
+import warnings
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -21,6 +24,40 @@ if TYPE_CHECKING:
     from torch import nn
 
     from overflow_recorder.recorder_arguments import RecorderArguments
+
+_VARIABLES: Final = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_LAUNCH_BLOCKING",
+    "FLASH_ATTENTION_DETERMINISTIC",
+    "MKL_CBWR",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+"""Environment variables by which two runs of one program may compute other numbers."""
+_SWITCHES: Final = (
+    "are_deterministic_algorithms_enabled",
+    "backends.cpu.get_cpu_capability",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "backends.cuda.matmul.allow_tf32",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cudnn.allow_tf32",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+    "get_default_dtype",
+    "get_float32_matmul_precision",
+    "get_num_threads",
+)
+"""Attributes and functions of torch that say the same of torch itself."""
+_LONGEST_VALUE: Final = 200
 
 
 def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
@@ -40,7 +77,28 @@ def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
         command=tuple(sys.argv),
         options=options.as_options(),
         seeds=seeds_in_force() or None,
+        environment=_environment(model),
     )
+
+
+def _environment(model: nn.Module) -> dict[str, str]:
+    found = {"device": ", ".join(sorted({_device_name(one.device) for one in model.parameters()}))}
+    found |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in _SWITCHES:
+            # A version may not have it, and refuses it where others have been set in its place.
+            with contextlib.suppress(Exception):
+                switch = operator.attrgetter(name)(torch)
+                found[f"torch.{name}"] = str(switch() if callable(switch) else switch)
+    return {name: value[:_LONGEST_VALUE] for name, value in found.items() if value}
+
+
+def _device_name(device: torch.device) -> str:
+    with contextlib.suppress(Exception):
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+    return device.type
 
 
 def _run_id() -> str:

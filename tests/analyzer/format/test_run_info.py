@@ -23,7 +23,7 @@ JSON = st.recursive(
 
 @pytest.mark.parametrize("end", [None, EndInfo("exception", 5, 3, 7, "ValueError: x", 9, 1, 2)])
 def test_a_run_is_read_back(end: EndInfo | None) -> None:
-    run = replace(RUN, command=("train.py", "模块"), seeds={"seed": 3}, end=end)
+    run = replace(RUN, command=("train.py", "模块"), seeds={"seed": 3}, environment={"device": "cpu"}, end=end)
     assert RunInfo.from_json(run.to_json(), "a") == run
 
 
@@ -46,7 +46,7 @@ def test_a_field_of_any_other_kind_is_refused_or_harmless(field: str, value: Any
         return
     assert type(run.rank) is int
     assert type(run.world_size) is int
-    assert all(isinstance(word, str) for word in run.command)
+    assert all(isinstance(word, str) for word in (*run.command, *run.environment.values()))
 
 
 @given(field=st.sampled_from(sorted(vars(EndInfo("closed", 1)))), value=JSON)

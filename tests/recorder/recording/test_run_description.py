@@ -53,3 +53,34 @@ def test_a_launchers_run_has_one_name_on_all_ranks(monkeypatch: pytest.MonkeyPat
     assert run_id() == "42.0"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "my-run")
     assert run_id() == "my-run"
+
+
+def test_what_changes_numbers_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN variables of which one changes numbers, and a switch of torch's
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8" + "x" * 500)
+    monkeypatch.setenv("SECRET_TOKEN", "nobody's business")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+    # WHEN a run is described
+    found = describe_run(torch.nn.Linear(1, 1), RecorderArguments()).environment
+
+    # THEN they are there, and nothing that is not asked for
+    assert (found["device"], found["CUBLAS_WORKSPACE_CONFIG"]) == ("cpu", ":16:8" + "x" * 195)
+    assert found["torch.backends.cudnn.benchmark"] == "True"
+    assert found["torch.get_num_threads"] == str(torch.get_num_threads())
+    assert found["torch.get_default_dtype"] == "torch.float32"
+    assert "SECRET_TOKEN" not in found
+
+
+def test_a_switch_that_torch_refuses_to_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise RuntimeError("you have used a mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    found = describe_run(torch.nn.Linear(1, 1), RecorderArguments()).environment
+    assert "torch.get_float32_matmul_precision" not in found
+    assert "torch.get_num_threads" in found
+
+
+def test_a_model_without_weights_has_no_device() -> None:
+    assert "device" not in describe_run(torch.nn.ReLU(), RecorderArguments()).environment

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.render.diff.listings import listings
-from overflow_analyzer.render.diff.sentences import answer
+from overflow_analyzer.render.diff.sentences import answer, run_difference
 from overflow_analyzer.render.diff.side_by_side import render_side_by_side
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import code_block, escape_markdown
@@ -63,13 +63,15 @@ def render_diff(
 
 def _words(diff: TraceDiff, names: tuple[str, str], *, markdown: bool) -> str:
     headline, *evidence = answer(diff)
-    facts = list(diff_facts(diff, names))
+    runs, facts = [run_difference(one) for one in diff.run_differences], list(diff_facts(diff, names))
     if markdown:
-        lines = [f"- **{label}**: {escape_markdown(text)}" for label, text in facts]
+        listed, lines = ([f"- **{label}**: {escape_markdown(text)}" for label, text in some] for some in (runs, facts))
         paragraph = [escape_markdown(" ".join(evidence)), ""] if evidence else []
-        return "\n".join([f"### {escape_markdown(headline)}", "", *paragraph, *lines, ""])
-    lines = [f"{label:<{_LABEL_WIDTH}}{escape(text)}" for label, text in facts]
-    return "\n".join([escape(headline), *(f"  {escape(one)}" for one in evidence), "", *lines, ""])
+        between = [*listed, ""] if listed else []
+        return "\n".join([f"### {escape_markdown(headline)}", "", *between, *paragraph, *lines, ""])
+    listed, lines = ([f"{label:<{_LABEL_WIDTH}}{escape(text)}" for label, text in some] for some in (runs, facts))
+    between = ["", *listed, *([""] if evidence else [])] if listed else []
+    return "\n".join([escape(headline), *between, *(f"  {escape(one)}" for one in evidence), "", *lines, ""])
 
 
 def diff_facts(diff: TraceDiff, names: tuple[str, str]) -> Iterator[tuple[str, str]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import itertools
+import shlex
+from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from overflow_analyzer.diff import Divergence, FigureDifference, TraceDiff
+    from overflow_analyzer.diff import Divergence, FigureDifference, RunDifference, TraceDiff
 
 
 _NAMES: Final = {
@@ -40,6 +42,24 @@ def answer(diff: TraceDiff) -> list[str]:
             :-1
         ]  # what came before it is in the first sentences
     return sentences
+
+
+def run_difference(one: RunDifference) -> tuple[str, str]:
+    """Return the kind of a difference between two runs, and both values, as ``option``, ``max_bytes: none -> 1000``."""
+    a, b = map(shlex.join, _differing(one.a, one.b)) if one.what == "command" else (_value(one.a), _value(one.b))
+    return one.what, f"{f'{one.name}: ' if one.name else ''}{a} -> {b}"
+
+
+def _differing(a: Sequence[str], b: Sequence[str]) -> Iterator[list[str]]:
+    """Yield both commands without the words between the program and the first that differs, where there are several."""
+    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+    yield from ([one[0], "...", *one[alike:]] if alike > 2 else list(one) for one in (a, b))  # noqa: PLR2004  worth it
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) or "none"
+    return "not set" if value is None else str(value)
 
 
 def _no_difference(diff: TraceDiff) -> str:
