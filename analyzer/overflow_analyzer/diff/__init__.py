@@ -20,6 +20,7 @@ from overflow_analyzer.diff.model import (
     ModulePair,
     OnlyIn,
     RunDifference,
+    SettingDifference,
     StructureDifference,
     TraceDiff,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "OnlyIn",
     "Rename",
     "RunDifference",
+    "SettingDifference",
     "StructureDifference",
     "Tolerance",
     "TraceDiff",

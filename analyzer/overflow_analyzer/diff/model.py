@@ -36,6 +36,25 @@ class RunDifference:
 
 
 @dataclass(frozen=True)
+class SettingDifference:
+    """A setting of one module that is not the same."""
+
+    module_name: str
+    """In A."""
+    module_name_b: str
+    module_class: str
+    setting: str
+    """Its name, as eps; class, parameters or training; empty for a value that ``extra_repr`` does not name."""
+    a: str | None
+    """None where A does not have it."""
+    b: str | None
+    batch_number: int
+    """The first batch in which it was seen to differ, in A's numbers."""
+    after: int | None
+    """The last batch in which it was seen to agree; None where it differs from the first."""
+
+
+@dataclass(frozen=True)
 class FigureDifference:
     """The figure of one entry that differs most."""
 
@@ -98,6 +117,8 @@ class Divergence:
     """Roles of what its frame computes from, as far as their figures were not compared: input, weight, grad_output."""
     part_of: str | None = None
     """The outermost module around it that is only on that side too."""
+    settings: tuple[SettingDifference, ...] = ()
+    """Settings of the module that differ, or may have differed by then."""
 
 
 @dataclass(frozen=True)
@@ -252,5 +273,7 @@ class TraceDiff:
     """The frames around the first divergence."""
     run_differences: tuple[RunDifference, ...] = ()
     """How the runs themselves differ: command, options, versions, device, seeds, dtypes, environment."""
+    settings: tuple[SettingDifference, ...] = ()
+    """The modules' settings that differ; they alone do not make runs differ."""
     notes: tuple[str, ...] = field(default=())
     """What else limits the comparison: unreadable parts, runs that ended early."""

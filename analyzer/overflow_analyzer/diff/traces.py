@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from overflow_analyzer.diff.compare.tolerance import Tolerance
 from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn, TraceDiff
 from overflow_analyzer.diff.naming import Naming
 from overflow_analyzer.diff.run_differences import run_differences
+from overflow_analyzer.diff.settings import setting_differences, settings_of
 from overflow_analyzer.diff.stream.reading import Side, UnseenModuleError, read_blocks
 from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.columns import ROLES
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from overflow_analyzer.diff.collect.over_batches import DifferencesOverBatches
     from overflow_analyzer.diff.finding_first import Found
-    from overflow_analyzer.diff.model import Divergence
+    from overflow_analyzer.diff.model import Divergence, SettingDifference
     from overflow_analyzer.diff.stream.reading import SharedNames
     from overflow_analyzer.format.run_info import RunInfo
     from overflow_analyzer.trace.opening import Trace
@@ -152,10 +154,11 @@ class _Comparison:
         structure = self._naming.structure(
             self._values, self._plan.matches.pairs, self._plan.classes_a, self._plan.classes_b
         )
+        settings = self._settings(outranking)
         return TraceDiff(
             same=bool(compared.entries) and first is None,
-            first_divergence=self._divergence(outranking),
-            first_difference=self._divergence(first),
+            first_divergence=self._divergence(outranking, settings),
+            first_difference=self._divergence(first, settings),
             differences=self._naming.differences(self._modules),
             growth=tuple(point for one in self._ranks for point in one.growth.points()),
             structure=structure,
@@ -167,6 +170,7 @@ class _Comparison:
             nothing_compared=None if compared.entries else why_nothing(a, b, self._plan, self._selection),
             around=self._around(outranking),
             run_differences=run_differences(*self._runs(a, b), structure),
+            settings=settings,
             notes=notes_on(a, b),
         )
 
@@ -174,12 +178,19 @@ class _Comparison:
         one, other = self._plan.ranks[0] if self._plan.ranks else (a.ranks[0], b.ranks[0])
         return one.run, other.run
 
-    def _divergence(self, found: Found | None) -> Divergence | None:
+    def _settings(self, found: Found | None) -> tuple[SettingDifference, ...]:
+        """Compare the modules of the first rank and of the one that differs first: all ranks' would take long."""
+        plan, place = self._plan, None if found is None else found.rank
+        ranks = [pair for pair in plan.ranks if pair is plan.ranks[0] or pair[0].rank == place]
+        return setting_differences(ranks, plan.matches.pairs, offset=plan.offset, batch=self._selection.batch)
+
+    def _divergence(self, found: Found | None, settings: tuple[SettingDifference, ...]) -> Divergence | None:
         if found is None:
             return None
         analysis = next(one for one in self._ranks if one.rank_a == found.rank)
         only = self._plan.matches.only_b if found.only_in == "b" else self._plan.matches.only_a
-        return self._naming.divergence(found, analysis.rank_b, frozenset(only))
+        divergence = self._naming.divergence(found, analysis.rank_b, frozenset(only))
+        return replace(divergence, settings=settings_of(divergence, settings, self._plan.classes_a))
 
     def _compared(self) -> Compared:
         return Compared(

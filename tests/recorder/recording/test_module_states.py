@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from overflow_analyzer import open_trace
+from overflow_analyzer import diff_traces, open_trace
 from overflow_analyzer.format.modules import MODULES_FILE, Modules, ModuleSettings
 from overflow_recorder import RecorderWarning, TraceRecorder
 from overflow_recorder.recording import module_states
@@ -335,6 +335,21 @@ def test_a_module_that_calls_the_model_in_its_extra_repr(tmp_path: Path) -> None
     # GIVEN an extra_repr that runs the model WHEN it is recorded THEN that ends
     one = Odd(lambda: f"{one(torch.ones(1)).item()}")
     assert record(one, tmp_path / "run").states[0].modules[0].extra_repr == "2.0"
+
+
+@pytest.mark.parametrize("norm", [lambda eps: nn.LayerNorm(8, eps=eps), Norm])
+def test_diff_names_the_setting_that_changed(norm: Callable[[float], nn.Module], tmp_path: Path) -> None:
+    # GIVEN two runs of which the norm has another eps, whether or not its class says what it has
+    for eps in (1e-5, 1e-3):
+        torch.manual_seed(0)
+        one = nn.Sequential(nn.Linear(4, 8), norm(eps), nn.Linear(8, 1))
+        record(one, tmp_path / f"{eps}")
+
+    # WHEN they are compared THEN the module that changed is named with it
+    diff = diff_traces(open_trace(tmp_path / "1e-05"), open_trace(tmp_path / "0.001"))
+    assert diff.first_divergence is not None
+    assert (diff.first_divergence.module_name, diff.first_divergence.kind) == ("1", "module")
+    assert [(one.setting, one.a, one.b) for one in diff.first_divergence.settings] == [("eps", "1e-05", "0.001")]
 
 
 def test_a_scripted_module(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_analyzer.render.diff.sentences import number_text
+from overflow_analyzer.render.diff.sentences import number_text, setting_text
 from overflow_analyzer.text.tables import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_analyzer.diff import BatchGrowth, OnlyIn, TraceDiff
+    from overflow_analyzer.diff import BatchGrowth, OnlyIn, SettingDifference, TraceDiff
 
 
 Listing = tuple[str, tuple[Column, ...], Sequence[Any]]
@@ -40,6 +40,7 @@ def listings(diff: TraceDiff) -> list[Listing]:
     tables: list[Listing] = [
         ("Modules that differ, most first", _modules(several_ranks=len(diff.alignment.ranks) > 1), diff.differences),
         ("Largest difference by batch", _GROWTH, list(_spread(diff.growth)) if diff.differences else []),
+        ("Settings that differ", _SETTINGS, diff.settings),
         ("Structure", _STRUCTURE, diff.structure),
         ("Only in A", _ONLY_IN, sorted(diff.only_in_a, key=lambda one: one.reason != "structure")),
         ("Only in B", _ONLY_IN, sorted(diff.only_in_b, key=lambda one: one.reason != "structure")),
@@ -85,6 +86,19 @@ def _spread(growth: Sequence[BatchGrowth]) -> Iterator[BatchGrowth]:
         yield from (shown[round(at * (len(shown) - 1) / max(1, steps - 1))] for at in range(steps))
 
 
+def _from_batch(one: SettingDifference) -> str:
+    """Where a change was seen at a later look, it was made at any time since the look before."""
+    return str(one.batch_number) if one.after is None else f"{one.after + 1} to {one.batch_number}"
+
+
+_SETTINGS: Final = (
+    Column("module", lambda one: one.module_name or "(root)", name=True),
+    Column("class", lambda one: one.module_class, name=True),
+    Column("setting", lambda one: one.setting, name=True),
+    Column("A", lambda one: setting_text(one.a)),
+    Column("B", lambda one: setting_text(one.b)),
+    Column("from batch", _from_batch),
+)
 _STRUCTURE: Final = (
     Column("what", lambda one: one.what),
     Column("A", lambda one: one.a),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _LABEL_WIDTH: Final = 14
-_LISTS: Final = ("differences", "structure", "only_in_a", "only_in_b")
+_LISTS: Final = ("differences", "settings", "structure", "only_in_a", "only_in_b")
 
 
 def diff_as_json(diff: TraceDiff, *, limit: int | None = None) -> dict[str, Any]:

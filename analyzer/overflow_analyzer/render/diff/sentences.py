@@ -24,6 +24,8 @@ _NAMES: Final = {
     "neginf_count": "the number of -inf",
     "zero_count": "the number of zeros",
 }
+_MOST_SETTINGS: Final = 4
+_LONGEST_SETTING: Final = 60
 _OTHER: Final = {"a": "B", "b": "A"}
 
 
@@ -104,10 +106,30 @@ def _change(first: Divergence) -> str:
     where = f"is the first to differ, in its {_entry(first)}, while"
     but = "" if first.operands_exact else " but for rounding"
     if not first.operands_unseen:
-        return f"{where} {_operands(_known_operands(first))} agree{but}: the module changed"
+        changed = f"the module changed ({_settings(first)})" if first.settings else "the module changed"
+        return f"{where} {_operands(_known_operands(first))} agree{but}: {changed}"
     unseen = f"{_operands(first.operands_unseen)} were not compared: what changed is not known"
     known = [one for one in _known_operands(first) if one not in first.operands_unseen]
     return f"{where} {_operands(known)} agree{but} and {unseen}" if known else f"{where} {unseen}"
+
+
+def _settings(first: Divergence) -> str:
+    """Return the module's settings that differ, as ``eps 1e-05 -> 0.001``."""
+    texts = []
+    for one in first.settings[:_MOST_SETTINGS]:
+        name = "" if one.module_name == first.module_name else f"{one.module_name}: "
+        later = "" if one.batch_number <= first.batch_number else f", seen in batch {one.batch_number}"
+        setting = f"{one.setting} " if one.setting else ""
+        texts.append(f"{name}{setting}{setting_text(one.a)} -> {setting_text(one.b)}{later}")
+    more = len(first.settings) - _MOST_SETTINGS
+    return "; ".join([*texts, *([f"{more} more"] if more > 0 else [])])
+
+
+def setting_text(value: str | None) -> str:
+    """Return a setting's value, a long one cut."""
+    if value is None:
+        return "not set"
+    return value if len(value) <= _LONGEST_SETTING else f"{value[: _LONGEST_SETTING - 3]}..."
 
 
 def _known_operands(first: Divergence) -> tuple[str, ...]:
@@ -156,6 +178,8 @@ def _evidence(first: Divergence, *, several_ranks: bool) -> list[str]:
     found = [f"It is {rank}{' and '.join(frames)}{shifted}."]
     if first.largest is not None:
         found.append(figure_text(first.largest))
+    if first.settings and _settings(first) not in _headline(first):
+        found.append(f"Its settings differ: {_settings(first)}.")
     return [*found, _before(first)]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.render.diff.listings import listings
 from overflow_analyzer.render.diff.rendering import diff_facts
-from overflow_analyzer.render.diff.sentences import answer
+from overflow_analyzer.render.diff.sentences import answer, run_difference
 from overflow_analyzer.render.diff.side_by_side import beside
 from overflow_analyzer.render.html.document import render_document
 from overflow_analyzer.render.html.packing import pack_differences, pack_run
@@ -68,7 +68,10 @@ def render_comparison(
             )
             for title, columns, rows in tables
         ],
-        facts=[(label, escape(text)) for label, text in diff_facts(diff, names)],
+        facts=[
+            (label, escape(text))
+            for label, text in (*map(run_difference, diff.run_differences), *diff_facts(diff, names))
+        ],
         map_title="Largest difference of each module over batches of A",
         hatched="≠ has an inf or nan in one run alone. Empty: not compared",
     )
