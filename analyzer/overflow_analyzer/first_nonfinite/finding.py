@@ -19,6 +19,7 @@ from overflow_analyzer.trace.observations import observations, observations_in_b
 
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.modules import ModuleSettings
     from overflow_analyzer.format.origin import Origin
     from overflow_analyzer.format.parts import Progress
     from overflow_analyzer.trace.observations import Observation
@@ -58,6 +59,8 @@ class Finding:
     origin: Frame | None
     """The first frame whose inputs, weights and buffers are finite and whose output is not; None where there is none:
     a parameter or the batch was non-finite, or it was made between modules and the frame around was not recorded."""
+    settings: ModuleSettings | None
+    """What the origin's module is; None where there is no origin or it was not recorded."""
     cause: Cause
     rule: CauseRule
     """What recognised the cause."""
@@ -144,6 +147,7 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         frame=event.first,
         entry=case.entry,
         origin=event.origin,
+        settings=case.settings,
         cause=cause,
         rule=rule,
         window=(*before, event.first)[-window:],
@@ -182,6 +186,7 @@ def _case(trace: Trace, found: Located, replay: Origin | None) -> Case:
         gradient=found.gradient,
         replay=replay,
         peers=_on_other_ranks(trace, found, row.batch_number),
+        look_up=lambda batch: {} if rank.modules is None else rank.modules.known_at(batch),
         replicated=_is_replicated(trace, found),
     )
 

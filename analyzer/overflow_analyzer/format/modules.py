@@ -141,6 +141,15 @@ class Modules:
                 found.pop(name, None)
         return found
 
+    def known_at(self, batch: int) -> dict[str, ModuleSettings]:
+        """Return the modules of which nothing can have changed between the looks before and after a batch."""
+        found = self.at(batch)
+        for state in self.states[1:]:
+            if (state.after or 0) < batch < state.batch_number:
+                for name in (*state.removed, *(one.name for one in state.modules)):
+                    found.pop(name, None)
+        return found
+
     def to_json(self) -> str:
         """Return strict JSON; the keys are the fields' names."""
         return json.dumps(self, default=_fields, separators=(",", ":"), allow_nan=False) + "\n"

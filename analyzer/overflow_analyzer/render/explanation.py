@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.render.operation import operation_lines
 from overflow_analyzer.text.escape import escape
+from overflow_analyzer.text.terminal import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _MOST_RANKS = 8
+_LONGEST_SETTINGS = 200
 
 
 def render_explanation(finding: Finding) -> str:
@@ -63,6 +65,8 @@ def _what(finding: Finding) -> Iterable[str]:
     where = f"{frame.moment}, phase {frame.phase}"
     yield f"{entry.label} of {frame.label}: {entry.counts}{dtype}; {where}"
     yield _origin(finding)
+    if finding.origin is not None and finding.settings is not None and finding.settings.text:
+        yield f"settings of {finding.origin.label}: {shorten(finding.settings.text, _LONGEST_SETTINGS)}"
     if finding.finite_before is not None:
         yield f"finite just before: {finding.finite_before.label}, {finding.finite_before.moment}"
 

@@ -117,7 +117,7 @@ _KEYS: Final = (
     "rank", "world_size",
     "batch_number", "frame_number", "call_index", "module_name", "module_class", "phase", "optimizer_step",
     "role", "context", "dtype", "shape", "abs_min", "abs_max", "nan_count", "posinf_count", "neginf_count",
-    "finite_abs_max", "origin", "operation", "no_operation_because", "place", "cause", "finite_before",
+    "finite_abs_max", "origin", "settings", "operation", "no_operation_because", "place", "cause", "finite_before",
     "chain", "propagated", "absorbed", "absorbed_before", "growth", "other_ranks",
 )  # fmt: skip
 

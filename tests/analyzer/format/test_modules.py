@@ -70,6 +70,14 @@ def test_the_modules_of_a_batch() -> None:
     assert Modules(()).at(0) == {}
 
 
+def test_what_may_have_changed_by_then_is_not_known() -> None:
+    # GIVEN a change that was seen in batch 7, after a look in batch 0
+    assert list(MODULES.known_at(0)) == ["", "4", "5"]
+    # THEN in between what changed or went is not known
+    assert list(MODULES.known_at(1)) == list(MODULES.known_at(6)) == [""]
+    assert list(MODULES.known_at(7)) == ["", "5", "6"]
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [

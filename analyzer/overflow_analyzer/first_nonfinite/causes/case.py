@@ -10,11 +10,12 @@ from overflow_analyzer.first_nonfinite.events import is_inside
 from overflow_analyzer.format.float_formats import float_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from overflow_analyzer.first_nonfinite.events import Event
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.modules import ModuleSettings
     from overflow_analyzer.format.origin import Operation, Origin, TensorFigures
     from overflow_analyzer.trace.observations import Observation
 
@@ -97,6 +98,8 @@ class Case:
     """Observations of the same tensor in the same batch on the other ranks."""
     replay: Origin | None = None
     """What the recorder saw when it ran the origin module again."""
+    look_up: Callable[[int], Mapping[str, ModuleSettings]] = lambda _: {}
+    """Reads what the modules are in a batch: only where a module has made it."""
     replicated: bool = False
     """Whether the other ranks' observations of it in an earlier batch had the same figure."""
 
@@ -148,6 +151,11 @@ class Case:
     def history(self) -> tuple[Observation, ...]:
         """Earlier recorded observations of the same tensor, the oldest first."""
         return self.look_back()
+
+    @cached_property
+    def settings(self) -> ModuleSettings | None:
+        """What the module that made it is; None where that was not recorded."""
+        return None if self.origin is None else self.look_up(self.frame.batch_number).get(self.origin.module_name)
 
     @property
     def last_finite(self) -> Observation | None:

@@ -86,10 +86,15 @@ def _reach_of_matrix_product(case: Case) -> tuple[float, str] | None:
 
 
 def _dropout(case: Case, limits: FloatFormat) -> tuple[str, ...]:
-    """Torch's Dropout multiplies what it keeps by 1/(1-p): which p is enough follows from its input."""
+    """Torch's Dropout multiplies what it keeps by 1/(1-p): whether its p is enough follows from its input."""
     largest = max((one.entry.magnitude or 0.0 for one in case.operands), default=0.0)
     if case.origin is not case.frame or case.frame.module_class != "Dropout" or not 0 < largest <= limits.max:
         return ()
+    p = None if case.settings is None else case.settings.number("p")
+    if p is not None and 0 < p < 1:
+        factor = 1 / (1 - p)
+        scaled = f"here by {factor:.3g}: {limits.describe(largest * factor)}"
+        return (f"in training Dropout p={p:g} multiplies what it keeps by 1/(1-p), {scaled}",)
     # Half a step above the limit is still rounded down to it. Rounded up, so that the sentence holds.
     percent = math.ceil(1000 * (1 - largest / (limits.max + half_step_at_max(limits)))) / 10
     return (f"in training Dropout multiplies what it keeps by 1/(1-p): from there a p of {percent}% is enough",)

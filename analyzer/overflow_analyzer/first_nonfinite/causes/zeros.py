@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.first_nonfinite.causes.case import CauseRule, fills_rows
 from overflow_analyzer.first_nonfinite.events import gives_only_zeros
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.causes.case import Case, Operand, Verdict
     from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Frame
+
+_COMMON_EPS: Final = 1e-8
+_EPS: Final = re.compile(r"(.*_)?eps(ilon)?", re.ASCII)
 
 
 def _divisor_overflow(case: Case) -> Verdict | None:
@@ -91,11 +95,18 @@ def _maker(case: Case, zeros: Operand) -> Frame | None:
 
 
 def _lost_eps(case: Case) -> tuple[str, ...]:
-    """An eps such as Adam's or a norm's that its format rounds to 0."""
+    """The module's own eps; where it is not known, one such as Adam's or a norm's that its format rounds to 0."""
     limits = case.limits
-    if limits is None or limits.smallest_subnormal / 2 <= 1e-8:  # noqa: PLR2004  the most common eps
+    if limits is None:
         return ()
-    return (f"an eps of 1e-08 is 0 in {limits.name}, whose smallest value is {limits.smallest_subnormal:.2e}",)
+    smallest = f"is 0 in {limits.name}, whose smallest value is {limits.smallest_subnormal:.2e}"
+    settings = case.settings
+    for name in () if settings is None else filter(_EPS.fullmatch, settings.values):
+        eps = None if settings is None else settings.number(name)
+        if eps is not None:
+            lost = f", which {smallest}" if 0 < eps <= limits.smallest_subnormal / 2 else ""
+            return (f"{name} of {case.label} is {eps:g}{lost}",)
+    return (f"an eps of 1e-08 {smallest}",) if limits.smallest_subnormal / 2 > _COMMON_EPS else ()
 
 
 def _division_advice(case: Case) -> str:
