@@ -68,28 +68,27 @@ def compact_trace(
     metadata = part_metadata([_run_to_keep(rank) for rank in trace.ranks], 0)
     del metadata[METADATA_PART_KEY]  # known at the end only
     rows = frames = 0
-    with _opened(output, trace, overwrite=overwrite) as file:
+    opened = (
+        new_file(Path(output), overwrite=overwrite, reading=trace.path)
+        if isinstance(output, (str, os.PathLike))
+        else contextlib.nullcontext(output)
+    )
+    with opened as file:
         sink = pa.PythonFile(file, "w")
         with open_part_writer(sink, SINGLE_FILE_SCHEMA, metadata) as writer:
             for rank in trace.ranks:
                 seen = KeptBuilder()
                 total = sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
                 for table in progress(_row_groups(rank, rows_a_group), total // rows_a_group + 1):
-                    writer.write_table(_with_rank(table, rank.rank), row_group_size=table.num_rows)
+                    ranks = number_array(np.full(table.num_rows, rank.rank, np.int32))
+                    whole = table.unify_dictionaries().append_column(RANK_FIELD, ranks).cast(SINGLE_FILE_SCHEMA)
+                    writer.write_table(whole, row_group_size=table.num_rows)
                     seen.add_numbers(numbers(table, "frame_number"))
                     rows += table.num_rows
                 frames += seen.count
             writer.add_key_value_metadata({METADATA_PART_KEY: json.dumps({"frames": frames})})
         size = sink.tell()
     return Compacted(len(trace.ranks), frames, rows, size)
-
-
-def _opened(
-    output: str | os.PathLike[str] | IO[bytes], trace: Trace, *, overwrite: bool
-) -> contextlib.AbstractContextManager[IO[bytes]]:
-    if isinstance(output, (str, os.PathLike)):
-        return new_file(Path(output), overwrite=overwrite, reading=trace.path)
-    return contextlib.nullcontext(output)
 
 
 def _run_to_keep(rank: RankTrace) -> RunInfo:
@@ -125,8 +124,3 @@ def _end_of_frames(table: pa.Table, rows_a_group: int) -> int | None:
     if len(starts):
         return int(starts[0])
     return rows_a_group if table.num_rows >= 2 * rows_a_group else None
-
-
-def _with_rank(table: pa.Table, rank: int) -> pa.Table:
-    column = number_array(np.full(table.num_rows, rank, np.int32))
-    return table.unify_dictionaries().append_column(RANK_FIELD, column).cast(SINGLE_FILE_SCHEMA)

@@ -7,33 +7,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from overflow_analyzer.diff.align.plan import Plan, make_plan
+from overflow_analyzer.diff.align.plan import make_plan
 from overflow_analyzer.diff.align.renames import Rename
-from overflow_analyzer.diff.analysis import RankAnalysis, Selection
+from overflow_analyzer.diff.analysis import Comparison, Selection
 from overflow_analyzer.diff.collect.around import FramesAround, read_frames_around
-from overflow_analyzer.diff.collect.collecting import OtherValues
-from overflow_analyzer.diff.collect.coverage import Recorded
 from overflow_analyzer.diff.collect.explaining import notes_on, why_nothing
-from overflow_analyzer.diff.collect.ranking import ModuleRanks
+from overflow_analyzer.diff.compare.comparing import ToleranceChecker
 from overflow_analyzer.diff.compare.tolerance import Tolerance
-from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn, TraceDiff
-from overflow_analyzer.diff.naming import Naming
+from overflow_analyzer.diff.finding_first import earliest
+from overflow_analyzer.diff.model import Alignment, Compared, FramePair, OnlyIn, StructureDifference, TraceDiff
 from overflow_analyzer.diff.run_differences import run_differences
 from overflow_analyzer.diff.settings import setting_differences, settings_of
-from overflow_analyzer.diff.stream.reading import Side, UnseenModuleError, read_blocks
+from overflow_analyzer.diff.stream.reading import UnseenModuleError
 from overflow_analyzer.errors import NotRecordedError
-from overflow_analyzer.format.columns import ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from overflow_analyzer.diff.align.plan import Plan
     from overflow_analyzer.diff.collect.over_batches import DifferencesOverBatches
     from overflow_analyzer.diff.finding_first import Found
-    from overflow_analyzer.diff.model import Divergence, SettingDifference
-    from overflow_analyzer.diff.stream.reading import SharedNames
-    from overflow_analyzer.format.run_info import RunInfo
+    from overflow_analyzer.diff.model import Divergence, SettingDifference, Side
     from overflow_analyzer.trace.opening import Trace
-    from overflow_analyzer.trace.rank_trace import RankTrace
 
 
 def diff_traces(
@@ -73,179 +68,117 @@ def diff_traces(
         DamagedTraceError: A row group cannot be read.
         ValueError: A rule that is none.
     """
-    _keep_freed_memory()
+    # Once an array just under 32 MiB has been freed, glibc keeps what arrays of some 100 KiB free. By default it gives
+    # them back to the kernel, which zeroes and maps them anew, page by page: a fifth of the time.
+    np.empty(31 << 20, np.uint8)
     rules = [Rename.parse(one) if isinstance(one, str) else one for one in renames]
     for thorough in (False, True):
         plan = make_plan(a, b, offset=offset, renames=rules, rank=rank, thorough=thorough)
         try:
             selection = Selection(batch, None if module is None else plan.select(module))
-            comparison = _Comparison(plan, tolerance or Tolerance(), selection, over_batches)
-            comparison.run()
-            return comparison.result(a, b, rank)
+            found = Comparison(plan, tolerance or Tolerance(), selection, over_batches)
+            _compare_ranks(found)
+            return _result(found, a, b, rank)
         except (UnseenModuleError, NotRecordedError):
             if thorough:
                 raise
     raise AssertionError("the second attempt returns or raises")
 
 
-def _keep_freed_memory() -> None:
-    """Let the C library keep what arrays of some 100 KiB free: glibc does once one just under 32 MiB has been freed.
+def _compare_ranks(found: Comparison) -> None:
+    for pair in found.plan.ranks:
+        found.add(*pair)
+    unmatched = any(rows.tallies for one in found.ranks for rows in one.unmatched.values())
+    batch = found.selection.batch
+    if batch is not None and found.ranks and not found.counts["entries"] and not unmatched:
+        raise NotRecordedError(f"batch {batch} is in neither trace")
 
-    By default it gives them back to the kernel, which zeroes and maps them anew, page by page: a fifth of the time.
-    """
-    np.empty(31 << 20, np.uint8)
+
+def _result(found: Comparison, a: Trace, b: Trace, rank: int | None) -> TraceDiff:
+    plan, something = found.plan, found.counts["entries"] > 0
+    ranks = found.ranks if something else []
+    first = earliest(one.first.first for one in ranks)
+    outranking = earliest(one.first.first_nonfinite for one in ranks) or first
+    batches = max((one.growth.batches for one in found.ranks), default=0)
+    structure, settings = _structure(found), _settings(found, outranking)
+    one, other = plan.ranks[0] if plan.ranks else (a.ranks[0], b.ranks[0])
+    return TraceDiff(
+        same=something and first is None,
+        first_divergence=_with_settings(outranking, settings, plan),
+        first_difference=_with_settings(first, settings, plan),
+        differences=found.modules.differences(),
+        growth=tuple(point for one in found.ranks for point in one.growth.points()),
+        structure=structure,
+        only_in_a=_only_in(found, a, "a", rank),
+        only_in_b=_only_in(found, b, "b", rank),
+        compared=Compared(batches=batches, **found.counts),
+        alignment=_alignment(plan),
+        tolerance=found.tolerance,
+        nothing_compared=None if something else why_nothing(a, b, plan, found.selection),
+        around=() if outranking is None else _around(found, outranking),
+        run_differences=run_differences(one.run, other.run, structure),
+        settings=settings,
+        notes=notes_on(a, b),
+    )
 
 
-class _Comparison:
-    def __init__(
-        self, plan: Plan, tolerance: Tolerance, selection: Selection, over_batches: DifferencesOverBatches | None
-    ) -> None:
-        self._plan = plan
-        self._over_batches = over_batches
-        if over_batches is not None:
-            over_batches.begin(plan.names.modules.names)
-        self._tolerance = tolerance
-        self._selection = selection
-        self._side_a, self._side_b = Side(plan.names, plan.codes_a), Side(plan.names, plan.codes_b)
-        self._modules, self._values = ModuleRanks(), OtherValues()
-        self._naming = Naming(
-            plan.names, plan.names_b, plan.classes, self._side_a.shapes, self._side_b.shapes, plan.offset
+def _settings(found: Comparison, place: Found | None) -> tuple[SettingDifference, ...]:
+    """Compare the modules of the first rank and of the one that differs first: all ranks' would take long."""
+    plan, rank = found.plan, None if place is None else place.divergence.rank
+    ranks = [pair for pair in plan.ranks if pair is plan.ranks[0] or pair[0].rank == rank]
+    return setting_differences(ranks, plan.matches.pairs, offset=plan.offset, batch=found.selection.batch)
+
+
+def _with_settings(found: Found | None, settings: tuple[SettingDifference, ...], plan: Plan) -> Divergence | None:
+    if found is None:
+        return None
+    return replace(found.divergence, settings=settings_of(found.divergence, settings, plan.classes_a))
+
+
+def _structure(found: Comparison) -> tuple[StructureDifference, ...]:
+    """Return classes, then shapes, kinds, dtypes and modes, in order of batches."""
+    a, b = found.plan.classes_a, found.plan.classes_b
+    classes = [
+        StructureDifference("class", a[pair.a], b[pair.b], pair.a, "", "", None, 0)
+        for pair in found.plan.matches.pairs
+        if a[pair.a] != b[pair.b]
+    ]
+    # Within a batch in an order that does not depend on where regions were cut.
+    return tuple(
+        sorted(
+            classes + found.values.differences(),
+            key=lambda one: (one.first_batch or 0, one.what != "class", one.module_name, one.context, one.what),
         )
-        self._ranks: list[RankAnalysis] = []
-
-    def run(self) -> None:
-        plan, batch = self._plan, self._selection.batch
-        for a, b in plan.ranks:
-            full = all(one.run.options.get("statistics") != "extrema" for one in (a, b))
-            analysis = RankAnalysis(
-                a.rank,
-                b.rank,
-                plan.names,
-                (self._side_a.shapes, self._side_b.shapes),
-                self._tolerance,
-                self._selection,
-                self._modules,
-                self._values,
-                self._over_batches,
-            )
-            analysis.run(
-                read_blocks(a, self._side_a, batch=batch, full_statistics=full),
-                read_blocks(
-                    b,
-                    self._side_b,
-                    offset=plan.offset,
-                    batch=None if batch is None else batch + plan.offset,
-                    full_statistics=full,
-                ),
-                _recorded(a, plan.names),
-                _recorded(b, plan.names),
-            )
-            self._ranks.append(analysis)
-        nowhere = not any(one.entries or one.unmatched_a.tallies or one.unmatched_b.tallies for one in self._ranks)
-        if batch is not None and self._ranks and nowhere:
-            raise NotRecordedError(f"batch {batch} is in neither trace")
-
-    def result(self, a: Trace, b: Trace, rank: int | None) -> TraceDiff:
-        compared = self._compared()
-        ranks = self._ranks if compared.entries else []
-        first = _earliest(one.first.first for one in ranks)
-        nonfinite = _earliest(one.first.first_nonfinite for one in ranks)
-        outranking = nonfinite or first
-        structure = self._naming.structure(
-            self._values, self._plan.matches.pairs, self._plan.classes_a, self._plan.classes_b
-        )
-        settings = self._settings(outranking)
-        return TraceDiff(
-            same=bool(compared.entries) and first is None,
-            first_divergence=self._divergence(outranking, settings),
-            first_difference=self._divergence(first, settings),
-            differences=self._naming.differences(self._modules),
-            growth=tuple(point for one in self._ranks for point in one.growth.points()),
-            structure=structure,
-            only_in_a=self._only_in(a, rank, of_a=True),
-            only_in_b=self._only_in(b, rank, of_a=False),
-            compared=compared,
-            alignment=self._alignment(),
-            tolerance=self._tolerance,
-            nothing_compared=None if compared.entries else why_nothing(a, b, self._plan, self._selection),
-            around=self._around(outranking),
-            run_differences=run_differences(*self._runs(a, b), structure),
-            settings=settings,
-            notes=notes_on(a, b),
-        )
-
-    def _runs(self, a: Trace, b: Trace) -> tuple[RunInfo, RunInfo]:
-        one, other = self._plan.ranks[0] if self._plan.ranks else (a.ranks[0], b.ranks[0])
-        return one.run, other.run
-
-    def _settings(self, found: Found | None) -> tuple[SettingDifference, ...]:
-        """Compare the modules of the first rank and of the one that differs first: all ranks' would take long."""
-        plan, place = self._plan, None if found is None else found.rank
-        ranks = [pair for pair in plan.ranks if pair is plan.ranks[0] or pair[0].rank == place]
-        return setting_differences(ranks, plan.matches.pairs, offset=plan.offset, batch=self._selection.batch)
-
-    def _divergence(self, found: Found | None, settings: tuple[SettingDifference, ...]) -> Divergence | None:
-        if found is None:
-            return None
-        analysis = next(one for one in self._ranks if one.rank_a == found.rank)
-        only = self._plan.matches.only_b if found.only_in == "b" else self._plan.matches.only_a
-        divergence = self._naming.divergence(found, analysis.rank_b, frozenset(only))
-        return replace(divergence, settings=settings_of(divergence, settings, self._plan.classes_a))
-
-    def _compared(self) -> Compared:
-        return Compared(
-            entries=sum(one.entries for one in self._ranks),
-            frames=sum(one.frames for one in self._ranks),
-            batches=max((one.growth.batches for one in self._ranks), default=0),
-            differing=sum(one.differing for one in self._ranks),
-            tolerated=sum(one.tolerated for one in self._ranks),
-        )
-
-    def _alignment(self) -> Alignment:
-        plan, matches = self._plan, self._plan.matches
-        return Alignment(
-            ranks=tuple((one.rank_a, one.rank_b) for one in self._ranks),
-            offset=plan.offset,
-            offset_found=plan.offset_found,
-            modules=len(matches.pairs),
-            weaker=tuple(pair for pair in matches.pairs if pair.matched_by != "exact"),
-            wrappers_a=matches.wrappers_a,
-            wrappers_b=matches.wrappers_b,
-        )
-
-    def _only_in(self, trace: Trace, wanted: int | None, *, of_a: bool) -> tuple[OnlyIn, ...]:
-        paired = [one.rank_a if of_a else one.rank_b for one in self._ranks]
-        unpaired = [one for one in trace.ranks if one.rank not in paired and wanted in (None, one.rank)]
-        found = [
-            OnlyIn("rank", one.rank, None, None, None, None, None, None, None, one.frame_count, one.rows)
-            for one in unpaired
-        ]
-        for analysis in self._ranks:
-            rows, rank = (analysis.unmatched_a, analysis.rank_a) if of_a else (analysis.unmatched_b, analysis.rank_b)
-            found += self._naming.only_in(rows, rank, of_a=of_a)
-        return tuple(found)
-
-    def _around(self, found: Found | None) -> tuple[FramePair, ...]:
-        if found is None:
-            return ()
-        plan = self._plan
-        a, b = next(pair for pair in plan.ranks if pair[0].rank == found.rank)
-        frame_a, frame_b = found.frames
-        return read_frames_around(
-            FramesAround(a, frame_a, self._side_a, plan.codes_a),
-            FramesAround(b, frame_b, self._side_b, plan.codes_b),
-            offset=plan.offset,
-            names=plan.names,
-            tolerance=self._tolerance,
-            coarseness=found.coarseness,
-        )
+    )
 
 
-def _recorded(rank: RankTrace, names: SharedNames) -> Recorded:
-    roles = rank.run.options.get("roles")
-    known = [one for one in roles if one in ROLES] if isinstance(roles, (list, tuple)) else ROLES
-    return Recorded(frozenset(map(names.roles.code, known)), rank.ended in ("closed", "aborted"))
+def _only_in(found: Comparison, trace: Trace, side: Side, wanted: int | None) -> tuple[OnlyIn, ...]:
+    paired = [one.unmatched[side].rank for one in found.ranks]
+    ranks = [
+        OnlyIn("rank", one.rank, None, None, None, None, None, None, None, one.frame_count, one.rows)
+        for one in trace.ranks
+        if one.rank not in paired and wanted in (None, one.rank)
+    ]
+    return (*ranks, *(row for one in found.ranks for row in one.unmatched[side].only_in(found.naming)))
 
 
-def _earliest(found: Iterable[Found | None]) -> Found | None:
-    return min((one for one in found if one is not None), key=lambda one: one.order, default=None)
+def _alignment(plan: Plan) -> Alignment:
+    return Alignment(
+        ranks=tuple((a.rank, b.rank) for a, b in plan.ranks),
+        offset=plan.offset,
+        offset_found=plan.offset_found,
+        modules=len(plan.matches.pairs),
+        weaker=tuple(pair for pair in plan.matches.pairs if pair.matched_by != "exact"),
+        wrappers_a=plan.matches.wrappers_a,
+        wrappers_b=plan.matches.wrappers_b,
+    )
+
+
+def _around(found: Comparison, place: Found) -> tuple[FramePair, ...]:
+    ranks = next(one for one in found.ranks if one.a.rank == place.divergence.rank)
+    return read_frames_around(
+        FramesAround(ranks.a, place.frames["a"], found.builder_a),
+        FramesAround(ranks.b, place.frames["b"], found.builder_b),
+        ToleranceChecker(found.tolerance, found.naming, coarseness=place.coarseness),
+        found.naming,
+    )

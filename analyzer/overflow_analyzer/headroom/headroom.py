@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from overflow_analyzer.first_nonfinite.growth import bits_per_batch
-from overflow_analyzer.format.float_formats import FLOAT_FORMATS, FloatFormat
+from overflow_analyzer.format.float_formats import FLOAT_FORMATS
 from overflow_analyzer.headroom.tally import COLUMNS, Nearest, Tally, Vanishing
 
 if TYPE_CHECKING:
@@ -100,26 +100,26 @@ def headroom_of(
         DamagedTraceError: A row group cannot be read.
     """
     asked = trace.ranks if rank is None else (trace.rank(rank),)
-    limits = None if dtype is None else _known(dtype)
-    tally = Tally(limits)
+    if dtype is not None and dtype not in FLOAT_FORMATS:
+        raise ValueError(f"{dtype!r} is no floating-point format; known are {', '.join(FLOAT_FORMATS)}")
+    tally = Tally(None if dtype is None else FLOAT_FORMATS[dtype])
     for one in asked:
         for table in progress(one.tables(COLUMNS), one.table_count):
             tally.add(table)
         tally.end_rank()
     modules = tuple(_module(tally, number) for number in range(len(tally.names)))
-    return Headroom(modules, dtype, tally.masks, tally.batches)
-
-
-def _known(dtype: str) -> FloatFormat:
-    if dtype not in FLOAT_FORMATS:
-        raise ValueError(f"{dtype!r} is no floating-point format; known are {', '.join(FLOAT_FORMATS)}")
-    return FLOAT_FORMATS[dtype]
+    return Headroom(modules, dtype, len(tally.masks), len(tally.largest_shares))
 
 
 def _module(tally: Tally, number: int) -> ModuleHeadroom:
     nearest, recent = tally.nearest.get(number), tally.recent(number)
     headroom = None if nearest is None else nearest.limits.bits_left(nearest.abs_max)
     growth = bits_per_batch(recent)
+    batches_left = None
+    if headroom is not None and headroom < 0:
+        batches_left = 0.0
+    elif growth is not None and growth > 0:  # from the last recorded batch, whose figure is a share of the limit
+        batches_left = max(0.0, -math.log2(recent[-1][1]) / growth)
     name, module_class = tally.names[number]
     return ModuleHeadroom(
         module_name=name,
@@ -128,14 +128,7 @@ def _module(tally: Tally, number: int) -> ModuleHeadroom:
         headroom_bits=headroom,
         recent=tuple(recent),
         growth_bits=growth,
-        batches_left=0.0 if headroom is not None and headroom < 0 else _batches_left(recent, growth),
+        batches_left=batches_left,
         vanishing=tally.vanishing.get(number),
-        nonfinite_count=tally.nonfinite(number),
+        nonfinite_count=int(tally.nonfinite[number]),
     )
-
-
-def _batches_left(recent: list[tuple[int, float]], growth: float | None) -> float | None:
-    """From the last recorded batch, whose figure is a share of the limit."""
-    if growth is None or growth <= 0:
-        return None
-    return max(0.0, -math.log2(recent[-1][1]) / growth)

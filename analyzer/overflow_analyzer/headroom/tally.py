@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,28 +35,27 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Nearest:
-    """A tensor near its format's limit."""
-
+class _Tensor:
     role: str
     context: str
     dtype: str
     batch_number: int
     abs_max: float
-    """inf where it has an inf that is not intended."""
+    """The largest finite magnitude, or inf where the limit is asked for and an inf is not intended."""
+
+
+@dataclass(frozen=True)
+class Nearest(_Tensor):
+    """A tensor near its format's limit."""
+
     limits: FloatFormat
     """What it is held against."""
 
 
 @dataclass(frozen=True)
-class Vanishing:
+class Vanishing(_Tensor):
     """A tensor near the lower end of its format."""
 
-    role: str
-    context: str
-    dtype: str
-    batch_number: int
-    abs_max: float
     zero_share: float | None
     """Of its elements; None where statistics="full" was not recorded."""
     subnormal_share: float | None
@@ -83,39 +82,28 @@ class Tally:
         """(module name, class) by module number, in order of first appearance."""
         self.nearest: dict[int, Nearest] = {}
         self.vanishing: dict[int, Vanishing] = {}
+        self.nonfinite = np.empty(0)
+        """By module number: elements that are inf or nan and not intended."""
+        self.masks: set[tuple[str, str]] = set()
+        """Module and context of the tensors left out as masks."""
+        self.largest_shares: dict[int, Doubles] = {}
+        """By batch that growth is measured over, of all ranks: the largest share of the limit, by module number."""
         self._nearest_share = np.empty(0)
-        self._lowest = np.empty(0)
-        self._nonfinite = np.empty(0)
-        self._masks: set[tuple[str, str]] = set()
+        self._vanishing_depth = np.empty(0)
         self._batches: deque[tuple[int, Doubles]] = deque(maxlen=_RECENT_BATCHES)
-        self._of_ranks: dict[int, Doubles] = {}
-
-    @property
-    def masks(self) -> int:
-        """Distinct tensors left out as masks."""
-        return len(self._masks)
-
-    @property
-    def batches(self) -> int:
-        """Batches that growth is measured over."""
-        return len(self._of_ranks)
-
-    def nonfinite(self, number: int) -> int:
-        """Elements of a module that are inf or nan and not intended."""
-        return int(self._nonfinite[number])
 
     def recent(self, number: int) -> list[tuple[int, float]]:
         """Return (batch, largest share of the limit) of a module in the last batches, without those of figure 0."""
-        shares = ((batch, some[number]) for batch, some in sorted(self._of_ranks.items()) if number < len(some))
+        shares = ((batch, some[number]) for batch, some in sorted(self.largest_shares.items()) if number < len(some))
         return [(batch, float(share)) for batch, share in shares if share > 0]
 
     def add(self, table: pa.Table) -> None:
         """Take in a table with ``COLUMNS``, rows of one rank in order."""
         rows = _Rows(table, self._limits)
         modules = self._modules(table)
-        np.add.at(self._nonfinite, modules, np.where(rows.intended, 0.0, rows.nonfinite))
+        np.add.at(self.nonfinite, modules, np.where(rows.intended, 0.0, rows.nonfinite))
         masks = rows.of_roles(_PASSING_ROLES) & (rows.figure == rows.own_limit)
-        self._masks.update(
+        self.masks.update(
             (self.names[modules[at]][0], rows.text("context", at)) for at in np.flatnonzero(masks).tolist()
         )
         growing = rows.of_roles(_GROWING_ROLES) & ~masks
@@ -126,9 +114,9 @@ class Tally:
     def end_rank(self) -> None:
         """Join the last batches of a rank with those of the others: of each batch the largest share."""
         for batch, shares in self._batches:
-            known = self._of_ranks.get(batch, np.zeros(0))
-            self._of_ranks[batch] = _larger(known, shares)
-        self._of_ranks = dict(sorted(self._of_ranks.items())[-_RECENT_BATCHES:])
+            known = self.largest_shares.get(batch, np.zeros(0))
+            self.largest_shares[batch] = _larger(known, shares)
+        self.largest_shares = dict(sorted(self.largest_shares.items())[-_RECENT_BATCHES:])
         self._batches.clear()
 
     def _modules(self, table: pa.Table) -> Integers:
@@ -140,27 +128,16 @@ class Tally:
             if names[code] not in self._numbers:
                 self._numbers[names[code]] = len(self.names)
                 self.names.append((names[code], classes[class_codes[first[code]]]))
-        grown = len(self.names) - len(self._nonfinite)
-        self._nonfinite = np.concatenate([self._nonfinite, np.zeros(grown)])
-        self._nearest_share = np.concatenate([self._nearest_share, np.full(grown, -1.0)])
-        self._lowest = np.concatenate([self._lowest, np.full(grown, math.inf)])
+        grown = len(self.names) - len(self.nonfinite)
+        self.nonfinite = np.append(self.nonfinite, np.zeros(grown))
+        self._nearest_share = np.append(self._nearest_share, np.full(grown, -1.0))
+        self._vanishing_depth = np.append(self._vanishing_depth, np.full(grown, -math.inf))
         return np.array([self._numbers.get(name, -1) for name in names], np.int64)[codes]
 
     def _take_nearest(self, rows: _Rows, modules: Integers, wanted: Flags) -> None:
         share = np.where(wanted & ~np.isnan(rows.share), rows.share, -1.0)
-        largest = self._nearest_share.copy()
-        np.maximum.at(largest, modules, share)
-        broken = np.flatnonzero((share == largest[modules]) & (share > self._nearest_share[modules]))
-        for module, at in zip(*_first_of_each(modules, broken), strict=True):
-            self.nearest[module] = Nearest(
-                role=rows.text("role", at),
-                context=rows.text("context", at),
-                dtype=rows.text("dtype", at),
-                batch_number=int(rows.batch[at]),
-                abs_max=float(rows.reached[at]),
-                limits=rows.limits(at),
-            )
-        self._nearest_share = largest
+        for module, at in _break_records(self._nearest_share, modules, share):
+            self.nearest[module] = rows.nearest(at)
 
     def _take_batches(self, rows: _Rows, modules: Integers, wanted: Flags) -> None:
         bounds = [0, *(np.flatnonzero(np.diff(rows.batch)) + 1).tolist(), len(rows.batch)]
@@ -177,13 +154,9 @@ class Tally:
     def _take_vanishing(self, rows: _Rows, modules: Integers) -> None:
         wanted = rows.of_roles(_VANISHING_ROLES) & ~np.isnan(rows.floor)
         # The share of subnormals counts first: it outweighs the few thousand bits that a floor can lie away.
-        floor = np.where(wanted, rows.floor - _SUBNORMALS_FIRST * rows.subnormal_share, math.inf)
-        lowest = self._lowest.copy()
-        np.minimum.at(lowest, modules, floor)
-        broken = np.flatnonzero((floor == lowest[modules]) & (floor < self._lowest[modules]))
-        for module, at in zip(*_first_of_each(modules, broken), strict=True):
+        depth = np.where(wanted, _SUBNORMALS_FIRST * rows.subnormal_share - rows.floor, -math.inf)
+        for module, at in _break_records(self._vanishing_depth, modules, depth):
             self.vanishing[module] = rows.vanishing(at)
-        self._lowest = lowest
 
 
 class _Rows:
@@ -228,23 +201,23 @@ class _Rows:
         codes, names = self._names[name]
         return str(names[codes[at]])
 
-    def limits(self, at: int) -> FloatFormat:
-        """Return what one row is held against; only of rows with a floating-point dtype."""
-        found = self._held[int(self._names["dtype"][0][at])]
-        if found is None:
+    def _tensor(self, at: int, abs_max: Doubles) -> tuple[str, str, str, int, float]:
+        role, context, dtype = (self.text(name, at) for name in ("role", "context", "dtype"))
+        return role, context, dtype, int(self.batch[at]), float(abs_max[at])
+
+    def nearest(self, at: int) -> Nearest:
+        """Return one row as what it is near the limit; only of rows with a floating-point dtype."""
+        limits = self._held[int(self._names["dtype"][0][at])]
+        if limits is None:
             raise ValueError("a row without a floating-point format has no limit")
-        return found
+        return Nearest(*self._tensor(at, self.reached), limits)
 
     def vanishing(self, at: int) -> Vanishing:
         """Return one row as what it is near the lower end."""
         zero, subnormal = float(self.zero_share[at]), float(self._subnormal_share[at])
         own = self._held_against_own
         return Vanishing(
-            role=self.text("role", at),
-            context=self.text("context", at),
-            dtype=self.text("dtype", at),
-            batch_number=int(self.batch[at]),
-            abs_max=float(self.figure[at]),
+            *self._tensor(at, self.figure),
             zero_share=None if math.isnan(zero) else zero,
             subnormal_share=subnormal if own and not math.isnan(subnormal) else None,
             floor_bits=float(self.floor[at]),
@@ -257,10 +230,13 @@ def _by_code(values: list[float], codes: Integers) -> Doubles:
     return found
 
 
-def _first_of_each(modules: Integers, at: Integers) -> tuple[list[Any], list[Any]]:
-    """Return the modules of the rows ``at`` and of each the first of those rows."""
-    found, first = np.unique(modules[at], return_index=True)
-    return found.tolist(), at[first].tolist()
+def _break_records(records: Doubles, modules: Integers, values: Doubles) -> list[tuple[int, int]]:
+    """Raise each module's record to its largest value; return the modules whose record rose, with its row."""
+    before = records.copy()
+    np.maximum.at(records, modules, values)
+    broken = np.flatnonzero((values == records[modules]) & (values > before[modules]))
+    found, first = np.unique(modules[broken], return_index=True)
+    return list(zip(found.tolist(), broken[first].tolist(), strict=True))
 
 
 def _larger(one: Doubles, other: Doubles) -> Doubles:

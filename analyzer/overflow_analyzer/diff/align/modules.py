@@ -87,26 +87,23 @@ class _Matching:
         free_b = self._free_b()
         for name in self._free_a():
             if name in free_b and name not in self._other_class:
-                self._by_exact_name(name)
+                self._by_name_and_class(name, name)
 
     def _match_chains(self, a: tuple[str, ...], b: tuple[str, ...]) -> None:
         if a == b:
             for name in a:
-                self._by_exact_name(name)
+                self._by_name_and_class(name, name)
             return
-        self._by_name_and_class(a[-1], b[-1], "wrapper" if a[-1] != b[-1] else "exact")
+        self._by_name_and_class(a[-1], b[-1])
         for name in a[:-1]:
             if name in b[:-1] and self._a[name] == self._b[name]:
                 self._pair(name, name, "exact")
         self._wrappers_a |= {name: None for name in a[:-1] if name not in self._pairs}
         self._wrappers_b |= {name: None for name in b[:-1] if name not in self._used_b}
 
-    def _by_exact_name(self, name: str) -> None:
-        self._by_name_and_class(name, name, "exact")
-
-    def _by_name_and_class(self, a: str, b: str, matched_by: Pass) -> None:
+    def _by_name_and_class(self, a: str, b: str) -> None:
         if self._a[a] == self._b[b]:
-            self._pair(a, b, matched_by)
+            self._pair(a, b, "exact" if a == b else "wrapper")
         else:
             self._other_class[a] = b
 

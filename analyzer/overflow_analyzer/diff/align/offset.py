@@ -46,21 +46,15 @@ def _fingerprints(rank: RankTrace, most_rows: int) -> dict[bytes, int]:
     """Return fingerprint -> batch number of the batches that are there from their first frame."""
     found: dict[bytes, int] = {}
     repeated: set[bytes] = set()
-    for batch, fingerprint in _batches(rank, most_rows):
-        if found.setdefault(fingerprint, batch) != batch:
-            repeated.add(fingerprint)
-        if len(found) > _MOST_BATCHES:
-            break
-    return {one: batch for one, batch in found.items() if one not in repeated}
-
-
-def _batches(rank: RankTrace, most_rows: int) -> Iterator[tuple[int, bytes]]:
     rows = 0
     for table in rank.tables(_COLUMNS):
-        yield from _batches_of(table)
+        for batch, fingerprint in _batches_of(table):
+            if found.setdefault(fingerprint, batch) != batch:
+                repeated.add(fingerprint)
         rows += table.num_rows
-        if rows >= most_rows:
-            return
+        if rows >= most_rows or len(found) > _MOST_BATCHES:
+            break
+    return {one: batch for one, batch in found.items() if one not in repeated}
 
 
 def _batches_of(table: pa.Table) -> Iterator[tuple[int, bytes]]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.stream.block import KEY, UNCOUNTED_WALKS, Block, is_constant
-from overflow_analyzer.diff.stream.grouping import run_starts
+from overflow_analyzer.diff.stream.block import KEY, UNCOUNTED_WALKS, Block, unlike
+from overflow_analyzer.diff.stream.grouping import pack_keys, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,48 +16,21 @@ if TYPE_CHECKING:
 
 Indices = npt.NDArray[np.int64]
 
-_LARGEST: Final = 2**62
 _MOST_PLACES_A_KEY: Final = 8
 
 
-def equal_rows(a: Block, b: Block, count: int, columns: Sequence[str]) -> int:
-    """Return how many of the first ``count`` rows, before the first that differs in a column, are equal in both."""
-    equal = np.ones(count, np.bool_)
-    for name in columns:
-        one, other = a[name][:count], b[name][:count]
-        if is_constant(one) and is_constant(other) and count:
-            equal &= bool(one[0] == other[0])
-        else:
-            equal &= one == other
-    first = int(np.argmin(equal)) if count else 0
-    return first if count and not equal[first] else count
+def equal_rows(a: Block, b: Block, columns: Sequence[str]) -> int:
+    """Return how many rows, before the first that differs in a column or is in one block alone, are equal in both."""
+    count = min(len(a), len(b))
+    different = unlike(a.take(slice(count)), b.take(slice(count)), columns)
+    return int(np.argmax(np.append(different, True)))
 
 
 def counterparts(a: Block, b: Block) -> tuple[Indices, Indices]:
     """Return the positions of paired rows in ``a``, ascending, and of their counterparts in ``b``."""
-    return pair_keys(*pack_keys(_without_uncounted_calls(a), _without_uncounted_calls(b), KEY))
-
-
-def pack_keys(a: Block, b: Block, columns: Sequence[str]) -> tuple[Indices, Indices]:
-    """Return one int64 a row, of both blocks, equal where all columns are."""
-    both: Indices = np.zeros(len(a) + len(b), np.int64)
-    size = 1
-    for name in columns:
-        values = np.concatenate([a[name], b[name]])
-        least, most = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-        radix = most - least + 1
-        if size * radix > _LARGEST:
-            both = np.unique(both, return_inverse=True)[1].astype(np.int64)
-            size = int(both.max(initial=0)) + 1
-        if size * radix > _LARGEST:
-            values, least = np.unique(values, return_inverse=True)[1], 0
-            radix = int(values.max(initial=0)) + 1
-        if radix > 1:
-            both *= radix
-            both += values
-            both -= least
-            size *= radix
-    return both[: len(a)], both[len(a) :]
+    a, b = _without_uncounted_calls(a), _without_uncounted_calls(b)
+    keys = pack_keys((np.concatenate([a[name], b[name]]) for name in KEY), len(a) + len(b))
+    return pair_keys(keys[: len(a)], keys[len(a) :])
 
 
 def pair_keys(a: Indices, b: Indices) -> tuple[Indices, Indices]:

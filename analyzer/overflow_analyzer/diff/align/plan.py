@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import dataclass, field
@@ -12,9 +13,8 @@ import numpy as np
 from overflow_analyzer.diff.align.modules import ModuleMatches, match_modules
 from overflow_analyzer.diff.align.offset import find_offset
 from overflow_analyzer.diff.align.sequence import SEQUENCE_COLUMNS, call_signatures, match_renamed
-from overflow_analyzer.diff.align.vocabulary import Vocabulary
 from overflow_analyzer.diff.align.wrappers import strip_wrappers
-from overflow_analyzer.diff.stream.reading import SET_ASIDE, SharedNames
+from overflow_analyzer.diff.stream.reading import SET_ASIDE, shared_names
 from overflow_analyzer.errors import NotRecordedError
 from overflow_analyzer.format.arrays import numbers, plain
 from overflow_analyzer.format.patterns import regular_expression
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from overflow_analyzer.diff.align.renames import Rename
+    from overflow_analyzer.diff.stream.reading import SharedNames
     from overflow_analyzer.trace.opening import Trace
     from overflow_analyzer.trace.rank_trace import RankTrace
 
@@ -48,17 +49,6 @@ class Plan:
     codes_a: Mapping[str, int]
     codes_b: Mapping[str, int]
     names: SharedNames = field(repr=False)
-
-    @property
-    def names_b(self) -> dict[int, str]:
-        """Code of a module -> its name in B."""
-        return {code: name for name, code in self.codes_b.items() if code != SET_ASIDE}
-
-    @property
-    def classes(self) -> dict[int, str]:
-        """Code of a module -> its class, in A where A has it."""
-        sides = ((self.codes_b, self.classes_b), (self.codes_a, self.classes_a))
-        return {code: classes[name] for codes, classes in sides for name, code in codes.items() if code != SET_ASIDE}
 
     def select(self, pattern: str) -> frozenset[int]:
         """Return the codes of the modules whose name, in A or B, with or without wrappers, matches a pattern.
@@ -104,7 +94,7 @@ def make_plan(
     shift = offset if offset is not None else found or 0
     classes_a = _classes((one for one, _ in ranks), thorough=thorough)
     classes_b = _classes((other for _, other in ranks), thorough=thorough)
-    sequencer = _Sequencer(ranks, shift)
+    sequencer = functools.partial(_match_sequences, ranks, shift)
     matches = match_modules(classes_a, classes_b, renames, sequencer)
     names = [pair.a for pair in matches.pairs] + [*matches.only_a, *matches.only_b]
     only_b_from = len(names) - len(matches.only_b)
@@ -120,7 +110,7 @@ def make_plan(
         classes_b=classes_b,
         codes_a=codes_a | dict.fromkeys(matches.wrappers_a, SET_ASIDE),
         codes_b=codes_b | dict.fromkeys(matches.wrappers_b, SET_ASIDE),
-        names=SharedNames(modules=Vocabulary(names)),
+        names=shared_names(names),
     )
 
 
@@ -137,18 +127,15 @@ def _pair_ranks(a: Trace, b: Trace, wanted: int | None) -> tuple[RankPair, ...]:
 def _classes(ranks: Iterable[RankTrace], *, thorough: bool) -> dict[str, str]:
     """Return name -> class of the modules, in order of their first call: of all, or of some row groups."""
     found: dict[str, str] = {}
-    tables = (table for rank in ranks for table in (rank.tables(_CLASS_COLUMNS) if thorough else _some_tables(rank)))
-    for table in tables:
-        for batch in table.to_batches():
-            _add_classes(batch.column(0), batch.column(1), found)
+    for rank in ranks:
+        groups = rank.row_groups
+        some = {0, 1, len(groups) // 2, len(groups) - 2, len(groups) - 1}
+        chosen = [group for at, group in enumerate(groups) if thorough or at in some]
+        pieces = (piece for group in chosen for piece in rank.pieces(group, _CLASS_COLUMNS))
+        for table in itertools.chain(pieces, [rank.ring]):
+            for batch in table.to_batches():
+                _add_classes(batch["module_name"], batch["module_class"], found)
     return found
-
-
-def _some_tables(rank: RankTrace) -> Iterator[pa.Table]:
-    groups = rank.row_groups
-    chosen = {0, 1, len(groups) // 2, len(groups) - 2, len(groups) - 1}
-    yield from (rank.read(group, _CLASS_COLUMNS) for at, group in enumerate(groups) if at in chosen)
-    yield rank.ring.select(_CLASS_COLUMNS)
 
 
 def _add_classes(names: pa.DictionaryArray, classes: pa.DictionaryArray, found: dict[str, str]) -> None:
@@ -163,46 +150,41 @@ def _add_classes(names: pa.DictionaryArray, classes: pa.DictionaryArray, found: 
         found.setdefault(names[row].as_py(), classes[row].as_py())
 
 
-class _Sequencer:
-    """Matches renamed modules by the calls of batches that both runs have, the first few that name any of them."""
-
-    def __init__(self, ranks: Sequence[RankPair], offset: int) -> None:
-        self._ranks = ranks
-        self._offset = offset
-
-    def __call__(self, matched: Mapping[str, str], free_a: Collection[str], free_b: Collection[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for a, b in self._ranks:
-            for batch in itertools.islice(self._common_batches(a, b), _MOST_BATCHES_TO_SEQUENCE):
-                left_a = [name for name in free_a if name not in found]
-                left_b = set(free_b) - set(found.values())
-                if left_a and left_b:
-                    calls_a = call_signatures(a.tables(SEQUENCE_COLUMNS, batch=batch))
-                    calls_b = call_signatures(b.tables(SEQUENCE_COLUMNS, batch=batch + self._offset))
-                    found |= match_renamed(calls_a, calls_b, {**matched, **found}, left_a, left_b)
-        return found
-
-    def _common_batches(self, a: RankTrace, b: RankTrace) -> Iterator[int]:
-        seen: set[int] = set()
-        in_b = _BatchesOf(b)
-        for table in a.tables(["batch_number"]):
-            for batch in np.unique(numbers(table, "batch_number")).tolist():
-                if batch not in seen and batch + self._offset in in_b:
-                    seen.add(batch)
-                    yield batch
+def _match_sequences(
+    ranks: Sequence[RankPair],
+    offset: int,
+    matched: Mapping[str, str],
+    free_a: Collection[str],
+    free_b: Collection[str],
+) -> dict[str, str]:
+    """Match renamed modules by the calls of batches that both runs have, the first few that name any of them."""
+    found: dict[str, str] = {}
+    for a, b in ranks:
+        for batch in itertools.islice(_common_batches(a, b, offset), _MOST_BATCHES_TO_SEQUENCE):
+            left_a = [name for name in free_a if name not in found]
+            left_b = set(free_b) - set(found.values())
+            if left_a and left_b:
+                calls_a = call_signatures(a.tables(SEQUENCE_COLUMNS, batch=batch))
+                calls_b = call_signatures(b.tables(SEQUENCE_COLUMNS, batch=batch + offset))
+                found |= match_renamed(calls_a, calls_b, {**matched, **found}, left_a, left_b)
+    return found
 
 
-class _BatchesOf:
-    """Which batches a rank has, read as far as is asked."""
+def _common_batches(a: RankTrace, b: RankTrace, offset: int) -> Iterator[int]:
+    """Yield the batches that both have, in A's numbers; either is read only as far as is asked."""
+    batches_b = _batches(b)
+    other = next(batches_b, None)
+    for batch in _batches(a):
+        while other is not None and other < batch + offset:
+            other = next(batches_b, None)
+        if other == batch + offset:
+            yield batch
 
-    def __init__(self, rank: RankTrace) -> None:
-        self._tables = rank.tables(["batch_number"])
-        self._seen: set[int] = set()
-        self._last = -1
 
-    def __contains__(self, batch: int) -> bool:
-        while batch > self._last and (table := next(self._tables, None)) is not None:
-            batches = np.unique(numbers(table, "batch_number")).tolist()
-            self._seen.update(batches)
-            self._last = max(self._last, batches[-1])
-        return batch in self._seen
+def _batches(rank: RankTrace) -> Iterator[int]:
+    last = -1
+    for table in rank.tables(["batch_number"]):
+        for batch in np.unique(numbers(table, "batch_number")).tolist():
+            if batch > last:
+                last = batch
+                yield batch

@@ -44,43 +44,46 @@ class Region:
             return self.a, self.b
         return self.a.take(self.rows_a), self.b.take(self.rows_b)
 
+    def mirrored(self) -> Region:
+        """Return the same with A called B."""
+        before = None if self.before is None else self.before[::-1]
+        return Region(self.b, self.a, self.rows_b, self.rows_a, before, self.after_b, self.after_a)
+
 
 class _Buffer:
     """What was read of one stream and is not compared yet."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self._blocks = blocks
-        self.block: Block | None = None
+        self.block = Block({"batch": np.zeros(0, np.int64)})
         self.ended = False
-        self.read()
 
-    def read(self) -> None:
-        """Read one more block, where there is one."""
+    def fill(self) -> bool:
+        """Read one more block where no row is left; return whether there are rows."""
+        if not len(self.block):
+            self._read()
+        return len(self.block) > 0
+
+    def _read(self) -> None:
         block = next(self._blocks, None)
         if block is None:
             self.ended = True
-        elif self.block is None:
-            self.block = block
         else:
-            self.block = Block.concatenate([self.block, block])
+            self.block = Block.concatenate([self.block, block]) if len(self.block) else block
 
-    def pass_over(self, rows: int) -> None:
-        """Forget the first rows."""
-        if self.block is not None:
-            self.block = self.block.take(slice(rows, None)) if rows < len(self.block) else None
-        if self.block is None and not self.ended:
-            self.read()
+    def pop(self, rows: int) -> Block:
+        """Return the first rows and forget them."""
+        first, self.block = self.block.take(slice(rows)), self.block.take(slice(rows, None))
+        return first
 
     def whole_batches(self) -> int:
         """Return how many rows, from the first, are in whole batches; reads until there are some."""
-        while self.block is not None:
-            if self.ended:
-                return len(self.block)
+        while not self.ended:
             last_start = int(run_starts(self.block["batch"])[-1])
             if last_start:
                 return last_start
-            self.read()
-        return 0
+            self._read()
+        return len(self.block)
 
 
 def regions(a: Iterator[Block], b: Iterator[Block]) -> Iterator[Region]:
@@ -92,66 +95,48 @@ def regions(a: Iterator[Block], b: Iterator[Block]) -> Iterator[Region]:
     """
     left, right = _Buffer(a), _Buffer(b)
     before: tuple[Block, Block] | None = None
-    while left.block is not None and right.block is not None:
+    while left.fill() and right.fill():
         stretch = min(len(left.block), len(right.block))
-        equal = equal_rows(left.block, right.block, stretch, KEY)
-        if equal < stretch:
-            batches = (side.block["batch"][: equal + 1] for side in (left, right) if side.block is not None)
-            equal = min(int(run_starts(one)[-1]) for one in batches)  # where the batch of the first difference begins
+        equal = equal_rows(left.block, right.block, KEY)
+        if equal < stretch:  # up to where the batch of the first difference begins
+            equal = min(int(run_starts(side.block["batch"][: equal + 1])[-1]) for side in (left, right))
         if equal:
-            one, other = left.block.take(slice(equal)), right.block.take(slice(equal))
+            one, other = left.pop(equal), right.pop(equal)
             last = slice(equal - 1, equal)
             before = one.take(last), other.take(last)
             yield Region(one, other, None, None)
-            left.pass_over(equal)
-            right.pass_over(equal)
         if equal < stretch:
             yield _joined(left, right, before)
             before = None
-    for buffer in (left, right):
-        while buffer.block is not None:
-            yield _unmatched(buffer.block, is_a=buffer is left, before=before)
-            buffer.pass_over(len(buffer.block))
+    none = np.zeros(0, np.int64)
+    while left.fill():
+        block = left.pop(len(left.block))
+        yield Region(block, block.take(slice(0)), none, none, before)
+    while right.fill():
+        block = right.pop(len(right.block))
+        yield Region(block.take(slice(0)), block, none, none, before)
 
 
 def _joined(left: _Buffer, right: _Buffer, before: tuple[Block, Block] | None) -> Region:
-    count_a, count_b = _rows_to_join(left, right)
-    a, b = _first(left, count_a), _first(right, count_b)
-    rows_a, rows_b = _pair(a, b)
-    left.pass_over(count_a)
-    right.pass_over(count_b)
-    return Region(a, b, rows_a, rows_b, before, _next_row(left), _next_row(right))
+    a, b = (buffer.pop(count) for buffer, count in zip((left, right), _rows_to_join(left, right), strict=True))
+    after_a, after_b = (buffer.block.take(slice(1)) if buffer.fill() else None for buffer in (left, right))
+    return Region(a, b, *_pair(a, b), before, after_a, after_b)
 
 
-def _rows_to_join(left: _Buffer, right: _Buffer) -> tuple[int, int]:
+def _rows_to_join(left: _Buffer, right: _Buffer) -> list[int]:
     """Whole batches up to the last that both have whole: no later row can belong to any of them."""
-    counts = left.whole_batches(), right.whole_batches()
-    batches = [_first(buffer, count)["batch"] for buffer, count in zip((left, right), counts, strict=True)]
+    buffers = left, right
+    counts = [buffer.whole_batches() for buffer in buffers]
+    batches = [buffer.block["batch"][:count] for buffer, count in zip(buffers, counts, strict=True)]
     limits = [
         one[-1]
-        for one, buffer, count in zip(batches, (left, right), counts, strict=True)
-        if buffer.block is not None and not (buffer.ended and count == len(buffer.block))
+        for one, buffer in zip(batches, buffers, strict=True)
+        if not (buffer.ended and len(one) == len(buffer.block))
     ]
-    if not limits:
-        return counts
-    within = [_rows_up_to(one, min(limits)) for one in batches]
+    beyond = [np.append(one > min(limits), True) for one in batches] if limits else []
+    within = [int(np.argmax(one)) for one in beyond]
     # Batch numbers that go backwards could leave nothing within the limit: then all that is whole goes at once.
-    return (within[0], within[1]) if any(within) else counts
-
-
-def _rows_up_to(batches: Indices, limit: Any) -> int:
-    beyond = np.flatnonzero(batches > limit)
-    return int(beyond[0]) if len(beyond) else len(batches)
-
-
-def _first(buffer: _Buffer, count: int) -> Block:
-    if buffer.block is None:
-        raise RuntimeError("a buffer that has ended has no rows")
-    return buffer.block.take(slice(count))
-
-
-def _next_row(buffer: _Buffer) -> Block | None:
-    return None if buffer.block is None else buffer.block.take(slice(1))
+    return within if any(within) else counts
 
 
 def _pair(a: Block, b: Block) -> tuple[Indices, Indices]:
@@ -163,9 +148,3 @@ def _pair(a: Block, b: Block) -> tuple[Indices, Indices]:
         return rows_a, rows_b
     order: Any = np.lexsort((rows_a, position, batch))
     return rows_a[order], rows_b[order]
-
-
-def _unmatched(block: Block, *, is_a: bool, before: tuple[Block, Block] | None) -> Region:
-    nothing, none = block.take(slice(0)), np.zeros(0, np.int64)
-    a, b = (block, nothing) if is_a else (nothing, block)
-    return Region(a, b, none, none, before)

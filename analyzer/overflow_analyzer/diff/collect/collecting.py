@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.collect.coverage import REASONS
-from overflow_analyzer.diff.compare.differences import differ
-from overflow_analyzer.diff.stream.grouping import group_rows, run_starts
+from overflow_analyzer.diff.model import OnlyIn, StructureDifference
+from overflow_analyzer.diff.stream.block import differ
+from overflow_analyzer.diff.stream.grouping import pack_keys, run_starts
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.collect.coverage import Unmatched
-    from overflow_analyzer.diff.model import Reason
+    from overflow_analyzer.diff.model import Reason, Side
+    from overflow_analyzer.diff.naming import Naming
     from overflow_analyzer.diff.stream.block import Block
 
 
@@ -22,12 +25,17 @@ _BATCH: Final = REASONS.index("batch")
 _WHOLE: Final = -1
 _ENTRY: Final = ("module", "role", "context")
 What = Literal["shape", "kind", "dtype", "mode"]
+_COLUMNS: Final[tuple[tuple[What, str, tuple[str, ...]], ...]] = (
+    ("shape", "shape", _ENTRY),
+    ("kind", "kind", _ENTRY),
+    ("dtype", "dtype", ()),
+    ("mode", "phase", ()),
+)
+"""Shapes and kinds are told apart by entry; of the others, which tend to differ everywhere at once, only the values."""
 
 
 @dataclass
-class Tally:
-    """How often something came, and where."""
-
+class _Tally:
     first_batch: int
     last_batch: int
     frames: int = 0
@@ -40,7 +48,9 @@ class Tally:
 class UnmatchedRows:
     """Rows of one rank of one side without a counterpart, by reason, module and entry."""
 
-    tallies: dict[tuple[Reason, int, int, int], Tally] = field(default_factory=dict)
+    side: Side
+    rank: int
+    tallies: dict[tuple[Reason, int, int, int], _Tally] = field(default_factory=dict)
     """(reason, module, role, context) in codes; -1 where it is about whole batches, or about whole frames."""
     _last_batch: int | None = None
 
@@ -53,25 +63,22 @@ class UnmatchedRows:
             np.where(unmatched.whole_frame | of_batch, _WHOLE, rows["role"]),
             np.where(unmatched.whole_frame | of_batch, _WHOLE, rows["context"]),
         ]
-        groups = group_rows(keys)
-        batches = rows["batch"]
-        starts = np.zeros(len(rows), np.int64)
-        starts[run_starts(rows["frame"])] = 1
-        figures = zip(
-            groups.first.tolist(),
-            groups.reduce(np.minimum, batches),
-            groups.reduce(np.maximum, batches),
-            groups.reduce(np.add, starts),
-            groups.reduce(np.add, np.ones(len(rows), np.int64)),
-            strict=True,
+        _, first, group, entries = np.unique(
+            pack_keys(keys, len(rows)), return_index=True, return_inverse=True, return_counts=True
         )
-        for row, first_batch, last_batch, frames, entries in sorted(figures):  # in order of first row
-            reason, module, role, context = (int(key[row]) for key in keys)
-            tally = self.tallies.setdefault((REASONS[reason], module, role, context), Tally(first_batch, last_batch))
+        batches = rows["batch"]
+        first_batches, last_batches = batches[first], batches[first]
+        np.minimum.at(first_batches, group, batches)
+        np.maximum.at(last_batches, group, batches)
+        frames = np.bincount(group[run_starts(rows["frame"])], minlength=len(first))
+        for at in np.argsort(first).tolist():  # in order of first row
+            reason, module, role, context = (int(key[first[at]]) for key in keys)
+            first_batch, last_batch = int(first_batches[at]), int(last_batches[at])
+            tally = self.tallies.setdefault((REASONS[reason], module, role, context), _Tally(first_batch, last_batch))
             tally.first_batch = min(tally.first_batch, first_batch)
             tally.last_batch = max(tally.last_batch, last_batch)
-            tally.frames += frames
-            tally.entries += entries
+            tally.frames += int(frames[at])
+            tally.entries += int(entries[at])
             tally.batches += self._new_batches(batches[of_batch]) if reason == _BATCH else 0
 
     def _new_batches(self, batches: npt.NDArray[np.int64]) -> int:
@@ -81,50 +88,69 @@ class UnmatchedRows:
         self._last_batch = int(distinct[-1])
         return len(distinct) - again
 
+    def only_in(self, naming: Naming) -> list[OnlyIn]:
+        """Return them in the numbers and names of their side."""
+        shift = naming.offset if self.side == "b" else 0
+        return [
+            OnlyIn(
+                reason=reason,
+                rank=self.rank,
+                module_name=None if module == _WHOLE else naming.module(module, self.side),
+                module_class=None if module == _WHOLE else naming.classes.get(module, ""),
+                role=None if role == _WHOLE else naming.name("role", role),
+                context=None if role == _WHOLE else naming.name("context", context),
+                first_batch=tally.first_batch + shift,
+                last_batch=tally.last_batch + shift,
+                batches=tally.batches if module == _WHOLE else None,
+                frames=tally.frames,
+                entries=tally.entries,
+            )
+            for (reason, module, role, context), tally in self.tallies.items()
+        ]
 
-@dataclass
-class ValuePair:
-    """Where a value is another one in B: first, and how often."""
 
-    module: int
-    role: int
-    context: int
-    first_batch: int
-    entries: int = 0
-
-
-@dataclass
 class OtherValues:
     """Pairs whose shape, kind, dtype or mode differ."""
 
-    pairs: dict[tuple[What, int, int, tuple[int, ...]], ValuePair] = field(default_factory=dict)
-    """(what, code in A, code in B, entry) -> where. Shapes and kinds are told apart by entry (module, role, context);
-    of the others, which tend to differ everywhere at once, only the values."""
+    def __init__(self, naming: Naming) -> None:
+        self._naming = naming
+        self._first: dict[tuple[int | str, ...], StructureDifference] = {}
+        self._entries: Counter[tuple[int | str, ...]] = Counter()
 
     def add(self, a: Block, b: Block) -> None:
         """Add one region's pairs."""
-        self._add("shape", "shape", a, b, _ENTRY)
-        self._add("kind", "kind", a, b, _ENTRY)
-        self._add("dtype", "dtype", a, b, ())
-        self._add("mode", "phase", a, b, ())
+        for what, name, entry in _COLUMNS:
+            rows = np.flatnonzero(differ(a, b, name))
+            if len(rows):
+                values = (block[name][rows].astype(np.int64) for block in (a, b))
+                columns = [*values, *(a[key][rows] for key in entry)]
+                for first, count in _first_and_count(columns):
+                    key = (what, *(int(column[first]) for column in columns))
+                    self._entries[key] += count
+                    if key not in self._first:
+                        self._first[key] = self._difference(what, name, a, b, int(rows[first]))
 
-    def _add(self, what: What, name: str, a: Block, b: Block, entry: tuple[str, ...]) -> None:
-        rows = np.flatnonzero(differ(a, b, name))
-        if not len(rows):
-            return
-        columns = [a[name][rows], b[name][rows], *(a[key][rows] for key in entry)]
-        for first, count in _first_and_count(columns):
-            row: Any = rows[first]
-            key = (what, int(columns[0][first]), int(columns[1][first]), tuple(int(one[first]) for one in columns[2:]))
-            module, role, context = (int(a[name][row]) for name in _ENTRY)
-            pair = self.pairs.setdefault(key, ValuePair(module, role, context, int(a["batch"][row])))
-            pair.entries += count
+    def _difference(self, what: What, column: str, a: Block, b: Block, row: int) -> StructureDifference:
+        naming = self._naming
+        return StructureDifference(
+            what,
+            naming.name(column, a[column][row], "a") or "none",
+            naming.name(column, b[column][row], "b") or "none",
+            naming.module(a["module"][row]),
+            naming.name("role", a["role"][row]),
+            naming.name("context", a["context"][row]),
+            int(a["batch"][row]),
+            entries=0,
+        )
+
+    def differences(self) -> list[StructureDifference]:
+        """Return each with the number of its entries, in order of when it was first seen."""
+        return [replace(first, entries=self._entries[key]) for key, first in self._first.items()]
 
 
 def _first_and_count(columns: list[npt.NDArray[Any]]) -> list[tuple[int, int]]:
-    """Return the first row and the number of rows of each combination of values."""
+    """Return the first row and the number of rows of each combination of values, in order of the first row."""
     if all((column == column[0]).all() for column in columns):  # one dtype against another, usually
         return [(0, len(columns[0]))]
-    groups = group_rows(columns)
-    counts = groups.reduce(np.add, np.ones(len(columns[0]), np.int64))
-    return sorted(zip(groups.first.tolist(), counts, strict=True))
+    _, first, counts = np.unique(pack_keys(columns, len(columns[0])), return_index=True, return_counts=True)
+    return sorted(zip(first.tolist(), counts.tolist(), strict=True))

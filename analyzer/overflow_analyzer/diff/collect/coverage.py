@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from overflow_analyzer.diff.stream.grouping import run_starts
 
 if TYPE_CHECKING:
     from overflow_analyzer.diff.align.regions import Region
-    from overflow_analyzer.diff.model import Reason
+    from overflow_analyzer.diff.model import Reason, Side
 
 
 Indices = npt.NDArray[np.int64]
@@ -36,6 +36,7 @@ class Recorded:
 class Unmatched:
     """Rows of one side without a counterpart; columns of equal length."""
 
+    side: Side
     rows: Block
     reason: npt.NDArray[np.int8]
     """Position in ``REASONS``."""
@@ -49,130 +50,118 @@ class Unmatched:
     def take(self, keep: Flags) -> Unmatched:
         """Return some of the rows."""
         return Unmatched(
-            self.rows.take(keep), self.reason[keep], self.position[keep], self.whole_frame[keep], self.beside[keep]
+            self.side,
+            self.rows.take(keep),
+            self.reason[keep],
+            self.position[keep],
+            self.whole_frame[keep],
+            self.beside[keep],
         )
 
 
-def unmatched_rows(region: Region, recorded: Recorded, *, of_a: bool) -> Unmatched | None:
+def unmatched_rows(region: Region, recorded: Recorded, side: Side) -> Unmatched | None:
     """Return the rows of one side that have no counterpart; None where there are none.
 
     Args:
         region: With both sides' rows.
         recorded: Of the other side.
-        of_a: Whether rows of A are asked for.
+        side: Which one.
     """
-    own, other = (region.a, region.b) if of_a else (region.b, region.a)
-    rows = (region.rows_a, region.rows_b) if of_a else (region.rows_b, region.rows_a)
-    if rows[0] is None or rows[1] is None or len(rows[0]) == len(own):
+    region = region if side == "a" else region.mirrored()
+    own, other, before = region.a, region.b, region.before
+    if region.rows_a is None or region.rows_b is None or len(region.rows_a) == len(own):
         return None
     partner: Indices = np.full(len(own), -1)
-    partner[rows[0]] = rows[1]
+    partner[region.rows_a] = region.rows_b
     unmatched = np.flatnonzero(partner < 0)
-    before = region.before if region.before is None or of_a else (region.before[1], region.before[0])
-    following = region.after_b if of_a else region.after_a
-    neighbours = _Neighbours(own, other, partner, unmatched, before)
-    edges = _Edges(other, before, following, recorded, own["batch"][unmatched])
-    reason = np.where(neighbours.recorded_through(edges), _STRUCTURE, _WINDOW)
-    reason[(own["walk"][unmatched] == MANUAL) | ~np.isin(own["role"][unmatched], list(recorded.roles))] = _ROLE
-    reason[own["walk"][unmatched] == RECOMPUTE] = _RECOMPUTE
+    rows = own.take(unmatched)
+    every = np.arange(len(own))
+    before_each = np.maximum.accumulate(np.where(partner >= 0, every, -1))[unmatched]
+    after_each = np.minimum.accumulate(np.where(partner >= 0, every, len(own))[::-1])[::-1][unmatched]
+    previous = _nearest_pairs(own, other, partner, unmatched, before_each)
+    following = _nearest_pairs(own, other, partner, unmatched, after_each)
+    if before is not None:
+        continued = ~previous.there & (rows["batch"] == before[0]["batch"][0])
+        previous.there[continued] = True
+        for name, column in (("frame", previous.frame), ("segment", previous.segment), ("in_batch", previous.in_batch)):
+            column[continued] = before[1][name][0]
+
+    edges = _edges(other, before, region.after_b, recorded, rows["batch"])
+    left = np.where(previous.there, previous.segment, edges.first_segment)
+    right = np.where(following.there, following.segment, edges.last_segment)
+    gapless = (previous.there | edges.starts_whole) & (following.there | edges.ends_whole) & (left == right)
+    reason = np.where(gapless, _STRUCTURE, _WINDOW)
+    reason[(rows["walk"] == MANUAL) | ~np.isin(rows["role"], list(recorded.roles))] = _ROLE
+    reason[rows["walk"] == RECOMPUTE] = _RECOMPUTE
     reason[~edges.present] = _BATCH
+
+    in_paired_frame = previous.same_frame | following.same_frame
+    pair_place = np.where(previous.same_frame, previous.in_batch, following.in_batch)
+    between = np.where(previous.there, previous.in_batch, -1) + 0.5
     return Unmatched(
-        own.take(unmatched),
+        side,
+        rows,
         reason.astype(np.int8),
-        neighbours.position(),
-        ~neighbours.in_paired_frame,
-        neighbours.beside,
+        position=rows["in_batch"] + np.where(in_paired_frame, pair_place, between),
+        whole_frame=~in_paired_frame,
+        beside=np.where(previous.there, previous.frame, -1),
     )
 
 
-class _Neighbours:
-    """The nearest paired rows before and after each row, in the same batch."""
+class _NearestPairs(NamedTuple):
+    """The nearest pair before, or after, each row, in the same batch; its place is that on the other side."""
 
-    def __init__(
-        self, own: Block, other: Block, partner: Indices, unmatched: Indices, before: tuple[Block, Block] | None
-    ) -> None:
-        every = np.arange(len(own))
-        previous = np.maximum.accumulate(np.where(partner >= 0, every, -1))[unmatched]
-        following = np.minimum.accumulate(np.where(partner >= 0, every, len(own))[::-1])[::-1][unmatched]
-        batches, frames = own["batch"][unmatched], own["frame"][unmatched]
-        self.has_previous = (previous >= 0) & (own["batch"][previous] == batches)
-        self.has_next = following < len(own)
-        following = np.where(self.has_next, following, 0)
-        self.has_next &= own["batch"][following] == batches
-        self._own_place = own["in_batch"][unmatched]
-        self._previous_segment = _at(other, "segment", partner[previous], self.has_previous)
-        self._previous_place = _at(other, "in_batch", partner[previous], self.has_previous) + 0.5
-        self._next_segment = _at(other, "segment", partner[following], self.has_next)
-        self.beside: Indices = np.where(
-            self.has_previous, _at(other, "frame", partner[previous], self.has_previous), -1
-        )
-        same_previous = self.has_previous & (own["frame"][previous] == frames)
-        same_next = self.has_next & (own["frame"][following] == frames)
-        self.in_paired_frame = same_previous | same_next
-        self._pair_place = np.where(
-            same_previous,
-            _at(other, "in_batch", partner[previous], self.has_previous),
-            _at(other, "in_batch", partner[following], self.has_next),
-        )
-        if before is not None:
-            continued = ~self.has_previous & (batches == before[0]["batch"][0])
-            self.has_previous |= continued
-            self._previous_segment[continued] = before[1]["segment"][0]
-            self.beside[continued] = before[1]["frame"][0]
-            self._previous_place[continued] = before[1]["in_batch"][0] + 0.5
-
-    def recorded_through(self, edges: _Edges) -> Flags:
-        """Return which rows lie in a stretch that the other run recorded without a gap."""
-        left = np.where(self.has_previous, self._previous_segment, edges.first_segment)
-        right = np.where(self.has_next, self._next_segment, edges.last_segment)
-        begun, ended = self.has_previous | edges.starts_whole, self.has_next | edges.ends_whole
-        gapless: Flags = begun & ended & (left == right)
-        return gapless
-
-    def position(self) -> npt.NDArray[np.float64]:
-        """Return the rows' places among the pairs: with their frame's, or half a frame after the pair before."""
-        between = np.where(self.has_previous, self._previous_place, -0.5)
-        place: npt.NDArray[np.float64] = self._own_place + np.where(self.in_paired_frame, self._pair_place, between)
-        return place
+    there: Flags
+    same_frame: Flags
+    """Whether it is of the row's own frame."""
+    frame: Indices
+    segment: Indices
+    in_batch: Indices
 
 
-class _Edges:
+def _nearest_pairs(own: Block, other: Block, partner: Indices, rows: Indices, at: Indices) -> _NearestPairs:
+    """Return what stands at ``at``, positions of paired rows, or beyond either end where there is none."""
+    inside = (at >= 0) & (at < len(own))
+    at = np.where(inside, at, 0)
+    there = inside & (own["batch"][at] == own["batch"][rows])
+    same_frame = there & (own["frame"][at] == own["frame"][rows])
+    if not len(other):
+        none = np.zeros((3, len(rows)), np.int64)
+        return _NearestPairs(there, same_frame, *none)
+    places = np.where(there, partner[at], 0)
+    return _NearestPairs(there, same_frame, other["frame"][places], other["segment"][places], other["in_batch"][places])
+
+
+class _Edges(NamedTuple):
     """How the other side's rows of given batches begin and end."""
 
-    def __init__(
-        self,
-        other: Block,
-        before: tuple[Block, Block] | None,
-        following: Block | None,
-        recorded: Recorded,
-        batches: Indices,
-    ) -> None:
-        rows = other if before is None else Block.concatenate([before[1], other])
-        runs = run_starts(rows["batch"])
-        run_ends = np.append(runs[1:], len(rows))[: len(runs)] - 1
-        known, first = np.unique(rows["batch"][runs], return_index=True)
-        starts = runs[first]
-        ends = run_ends[::-1][np.unique(rows["batch"][runs][::-1], return_index=True)[1]]
-        at = np.minimum(np.searchsorted(known, batches), max(len(known) - 1, 0))
-        self.present: Flags = known[at] == batches if len(known) else np.zeros(len(batches), bool)
-        next_segment = np.append(rows["segment"][1:], following["segment"] if following is not None else [-1])
-        whole_ends = next_segment == rows["segment"]
-        if following is None and recorded.ends_whole and len(rows):
-            whole_ends[-1] = True
-        self.first_segment = self._of(rows["segment"], starts, at)
-        self.last_segment = self._of(rows["segment"], ends, at)
-        self.starts_whole: Flags = self._of(rows["in_batch"] == 0, starts, at)
-        self.ends_whole: Flags = self._of(whole_ends, ends, at)
-
-    def _of(self, column: npt.NDArray[Any], rows: Indices, at: Indices) -> Any:
-        if not len(rows):
-            return np.zeros(len(at), column.dtype)
-        return column[rows][at]
+    present: Flags
+    first_segment: Indices
+    last_segment: Indices
+    starts_whole: Flags
+    ends_whole: Flags
 
 
-def _at(block: Block, name: str, rows: Indices, valid: Flags) -> npt.NDArray[Any]:
-    """Return a column at rows, and anything where they are not valid."""
-    if not len(block):
-        return np.zeros(len(rows), block[name].dtype)
-    found: npt.NDArray[Any] = block[name][np.where(valid, rows, 0)]
-    return found
+def _edges(
+    other: Block, before: tuple[Block, Block] | None, following: Block | None, recorded: Recorded, batches: Indices
+) -> _Edges:
+    rows = other if before is None else Block.concatenate([before[1], other])
+    if not len(rows):
+        nothing, none = np.zeros(len(batches), bool), np.zeros(len(batches), np.int64)
+        return _Edges(nothing, none, none, nothing, nothing)
+    runs = run_starts(rows["batch"])
+    run_ends = np.append(runs[1:], len(rows)) - 1
+    known, first = np.unique(rows["batch"][runs], return_index=True)
+    last = len(runs) - 1 - np.unique(rows["batch"][runs][::-1], return_index=True)[1]
+    at = np.minimum(np.searchsorted(known, batches), len(known) - 1)
+    starts, ends = runs[first][at], run_ends[last][at]
+    next_segment = np.append(rows["segment"][1:], following["segment"] if following is not None else [-1])
+    whole_ends = next_segment == rows["segment"]
+    whole_ends[-1] |= following is None and recorded.ends_whole
+    return _Edges(
+        present=known[at] == batches,
+        first_segment=rows["segment"][starts],
+        last_segment=rows["segment"][ends],
+        starts_whole=rows["in_batch"][starts] == 0,
+        ends_whole=whole_ends[ends],
+    )

@@ -3,110 +3,99 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.model import BatchGrowth
+from overflow_analyzer.diff.model import BatchGrowth, FigureDifference, ModuleDifference
 from overflow_analyzer.diff.stream.grouping import run_starts
 
 if TYPE_CHECKING:
-    from overflow_analyzer.diff.compare.differences import Differences
-    from overflow_analyzer.diff.stream.block import Block
+    from overflow_analyzer.diff.compare.differences import Differences, Pairs
+    from overflow_analyzer.diff.naming import Naming
 
 
 _MOST_BATCHES: Final = 100
+_NEVER: Final = np.iinfo(np.int64).min
 
 
-@dataclass(frozen=True)
-class PairedRow:
-    """One differing pair, as codes and figures."""
-
+class _Place(NamedTuple):
     rank: int
-    a: dict[str, Any]
-    b: dict[str, Any]
-    relative: float
-    epsilons: float
-    tolerated_epsilons: float
-    figure: int
-    reshaped: bool
-
-    @classmethod
-    def of(cls, rank: int, a: Block, b: Block, differences: Differences, at: int) -> PairedRow:
-        """Return the ``at``-th difference of pairs."""
-        row = int(differences.rows[at])
-        return cls(
-            rank,
-            {name: column[row].item() for name, column in a.columns.items()},
-            {name: column[row].item() for name, column in b.columns.items()},
-            float(differences.relative[at]),
-            float(differences.epsilons[at]),
-            float(differences.tolerated_epsilons[at]),
-            int(differences.figure[at]),
-            bool(differences.reshaped[at]),
-        )
+    batch_number: int
+    role: str
+    context: str
 
 
-@dataclass
-class _Module:
-    worst: PairedRow
-    first: PairedRow
-    last_batch: int
-    entries: int = 0
-
-
-@dataclass
 class ModuleRanks:
-    """The differences beyond tolerance of each module, by its code."""
+    """The differences beyond tolerance of each module, over all ranks."""
 
-    modules: dict[int, _Module] = field(default_factory=dict)
+    def __init__(self, naming: Naming) -> None:
+        count = len(naming.names["module"].names)
+        self._naming = naming
+        self._entries = np.zeros(count, np.int64)
+        self._last_batch = np.full(count, _NEVER)
+        self._epsilons = np.full(count, -1.0)
+        self._first: dict[int, _Place] = {}
+        self._worst: dict[int, tuple[_Place, FigureDifference]] = {}
 
-    def add(self, rank: int, a: Block, b: Block, differences: Differences) -> None:
-        """Add differences beyond tolerance of pairs in order."""
-        if not len(differences.rows):
-            return
-        modules = a["module"][differences.rows]
-        every = np.arange(len(modules))
-        first, last = _ends(modules, every)
-        counts = np.bincount(modules)
-        most = np.full(len(first), -1.0)
-        np.maximum.at(most, modules, differences.epsilons)
-        worst, _ = _ends(modules, np.flatnonzero(differences.epsilons == most[modules]))
-        last_batch = a["batch"][differences.rows[last]]
-        figures = (one.tolist() for one in (counts, most, first, worst, last_batch))
-        for code, (entries, epsilons, first_row, worst_row, batch) in enumerate(zip(*figures, strict=True)):
-            if not entries:
-                continue
-            known = self.modules.get(code)
-            if known is None:
-                row = PairedRow.of(rank, a, b, differences, first_row)
-                known = self.modules[code] = _Module(row, row, batch)
-            if known.worst.epsilons < epsilons:
-                known.worst = PairedRow.of(rank, a, b, differences, worst_row)
-            known.entries += entries
-            known.last_batch = max(known.last_batch, batch)
+    def add(self, rank: int, pairs: Pairs) -> None:
+        """Add the differences beyond tolerance of a rank's pairs, in order."""
+        beyond = np.flatnonzero(pairs.differences.beyond)
+        rows, epsilons = pairs.differences.rows[beyond], pairs.differences.epsilons[beyond]
+        modules, batches = pairs.a["module"][rows], pairs.a["batch"][rows]
+        self._entries += np.bincount(modules, minlength=len(self._entries))
+        last = np.full(len(self._entries), _NEVER)
+        last[modules] = batches  # of several values assigned to one place, the last stays
+        np.maximum(self._last_batch, last, out=self._last_batch)
+        largest = self._epsilons.copy()
+        np.maximum.at(largest, modules, epsilons)
+        risen = np.flatnonzero((epsilons == largest[modules]) & (epsilons > self._epsilons[modules]))
+        self._epsilons = largest
+        for code, at in self._first_of_each(modules, np.arange(len(rows))):
+            if code not in self._first:
+                self._first[code] = self._place(rank, pairs, int(rows[at]))
+        for code, at in self._first_of_each(modules, risen):
+            place = self._place(rank, pairs, int(rows[at]))
+            self._worst[code] = place, self._naming.figure(pairs, int(beyond[at]))
 
+    def _first_of_each(self, modules: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return the codes of the modules that ``rows`` are of, and of each the first of ``rows``."""
+        first = np.full(len(self._entries), -1)
+        first[modules[rows[::-1]]] = rows[::-1]
+        codes = np.flatnonzero(first >= 0)
+        return list(zip(codes.tolist(), first[codes].tolist(), strict=True))
 
-def _ends(
-    modules: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the first and the last of ``rows`` of each module code; -1 for codes that are not there."""
-    first = np.full(int(modules.max()) + 1, -1)
-    last = first.copy()
-    # Of several values assigned to one place, the last stays.
-    first[modules[rows[::-1]]] = rows[::-1]
-    last[modules[rows]] = rows
-    return first, last
+    def _place(self, rank: int, pairs: Pairs, row: int) -> _Place:
+        role, context = (self._naming.name(name, pairs.a[name][row]) for name in ("role", "context"))
+        return _Place(rank, int(pairs.a["batch"][row]), role, context)
+
+    def differences(self) -> tuple[ModuleDifference, ...]:
+        """Return the modules' differences, largest first, then in order of when they began."""
+        found = [
+            ModuleDifference(
+                *self._naming.module_names(code),
+                int(self._entries[code]),
+                place.rank,
+                place.batch_number,
+                place.role,
+                place.context,
+                largest,
+                first_batch=self._first[code].batch_number,
+                first_rank=self._first[code].rank,
+                first_role=self._first[code].role,
+                first_context=self._first[code].context,
+                last_batch=int(self._last_batch[code]),
+            )
+            for code, (place, largest) in self._worst.items()
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.largest.epsilons, one.first_batch, one.module_name)))
 
 
 def _reduced(function: np.ufunc, figures: npt.NDArray[Any], bounds: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """Reduce the figures from each bound to the next; 0 where there are none."""
-    found = np.zeros(len(bounds), figures.dtype)
-    some = np.flatnonzero(np.diff(bounds, append=len(figures)))
-    if len(some):
-        found[some] = function.reduceat(figures, bounds[some])
-    return found
+    sizes = np.diff(bounds, append=len(figures))
+    return np.where(sizes > 0, function.reduceat(np.append(figures, 0), bounds), 0)
 
 
 @dataclass
@@ -114,36 +103,34 @@ class Growth:
     """The largest difference in each batch of one rank."""
 
     rank: int
-    _batches: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    _relative: list[npt.NDArray[np.float64]] = field(default_factory=list)
-    _epsilons: list[npt.NDArray[np.float64]] = field(default_factory=list)
-    _beyond: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _pieces: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    """Numbers of batches, largest relative difference, the same in epsilons, entries beyond tolerance."""
 
     def add(self, batches: npt.NDArray[np.int64], differences: Differences) -> None:
         """Add the differences of pairs whose batch numbers are given, tolerated ones included."""
-        if not len(batches):
-            return
         starts = run_starts(batches)
         bounds = np.searchsorted(differences.rows, starts)
-        self._batches.append(batches[starts])
-        self._relative.append(_reduced(np.maximum, differences.relative, bounds))
-        self._epsilons.append(_reduced(np.maximum, differences.epsilons, bounds))
-        self._beyond.append(_reduced(np.add, differences.beyond.astype(np.int64), bounds))
+        relative = _reduced(np.maximum, differences.relative, bounds)
+        epsilons = _reduced(np.maximum, differences.epsilons, bounds)
+        self._pieces.append(
+            (batches[starts], relative, epsilons, _reduced(np.add, differences.beyond.astype(np.int64), bounds))
+        )
 
     @property
     def batches(self) -> int:
         """How many batches were compared."""
-        return len(np.unique(np.concatenate(self._batches))) if self._batches else 0
+        return len(np.unique(np.concatenate([piece[0] for piece in self._pieces]))) if self._pieces else 0
 
     def points(self) -> list[BatchGrowth]:
         """Return at most a hundred batches: the first, the last, the first that differs, and others between evenly."""
-        if not self._batches:
+        if not self._pieces:
             return []
-        batches, inverse = np.unique(np.concatenate(self._batches), return_inverse=True)
+        numbers, *figures = map(np.concatenate, zip(*self._pieces, strict=True))
+        batches, inverse = np.unique(numbers, return_inverse=True)
         relative, epsilons = np.zeros(len(batches)), np.zeros(len(batches))
-        np.maximum.at(relative, inverse, np.concatenate(self._relative))
-        np.maximum.at(epsilons, inverse, np.concatenate(self._epsilons))
-        beyond = np.bincount(inverse, weights=np.concatenate(self._beyond), minlength=len(batches))
+        np.maximum.at(relative, inverse, figures[0])
+        np.maximum.at(epsilons, inverse, figures[1])
+        beyond = np.bincount(inverse, weights=figures[2], minlength=len(batches))
         shown = set(np.linspace(0, len(batches) - 1, min(len(batches), _MOST_BATCHES - 1)).round().astype(int).tolist())
         shown |= set(np.flatnonzero(epsilons > 0)[:1].tolist())
         return [

@@ -9,21 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from overflow_analyzer.diff.compare.differences import (
+    COMPARED_FIGURES,
     Differences,
     FigureDifferences,
-    differ,
     is_finite,
     is_nonfinite,
-    unlike,
 )
 from overflow_analyzer.diff.compare.tolerance import MOST_TOLERATED
-from overflow_analyzer.diff.stream.block import looked_up
-from overflow_analyzer.diff.stream.grouping import Groups, run_starts
+from overflow_analyzer.diff.stream.block import differ, looked_up, unlike
+from overflow_analyzer.diff.stream.grouping import run_starts
 from overflow_analyzer.format.float_formats import FLOAT_FORMATS, float_format
 
 if TYPE_CHECKING:
-    from overflow_analyzer.diff.align.vocabulary import Shapes, Vocabulary
+    from overflow_analyzer.diff.align.vocabulary import Shapes
     from overflow_analyzer.diff.compare.tolerance import Tolerance
+    from overflow_analyzer.diff.naming import Naming
     from overflow_analyzer.diff.stream.block import Block
 
 
@@ -48,26 +48,14 @@ class ToleranceChecker:
 
     Args:
         tolerance: What is taken for rounding.
-        dtypes: The names behind the column ``dtype``; it may still grow.
-        roles: The same for ``role``.
-        shapes: What the column ``shape`` stands for, in A and in B.
+        naming: What dtypes, roles and shapes stand for.
         coarseness: Of what came before the first pair.
     """
 
-    def __init__(
-        self,
-        tolerance: Tolerance,
-        dtypes: Vocabulary,
-        roles: Vocabulary,
-        shapes: tuple[Shapes, Shapes],
-        *,
-        coarseness: float = 0.0,
-    ) -> None:
+    def __init__(self, tolerance: Tolerance, naming: Naming, *, coarseness: float = 0.0) -> None:
         self._tolerance = tolerance
         self._is_default = tolerance.rtol is None and not tolerance.exact
-        self._dtypes = dtypes
-        self._roles = roles
-        self._shapes = shapes
+        self._naming = naming
         self.coarseness = coarseness
         """The coarsest epsilon among the pairs so far that differed at all."""
         self._first_step = 0
@@ -76,7 +64,7 @@ class ToleranceChecker:
 
     def compare(self, a: Block, b: Block) -> Differences:
         """Return how the rows of ``a`` differ from those of ``b``, row i from row i."""
-        unequal, other_dtype = unlike(a, b), differ(a, b, "dtype")
+        unequal, other_dtype = unlike(a, b, COMPARED_FIGURES), differ(a, b, "dtype")
         reshaped = differ(a, b, "shape") | differ(a, b, "kind")
         rows = np.flatnonzero(unequal | reshaped | other_dtype)
         if len(rows) < len(a):
@@ -111,12 +99,12 @@ class ToleranceChecker:
     def _has_role(self, block: Block, roles: tuple[str, ...]) -> Flags:
         found = np.zeros(len(block), bool)
         for role in roles:
-            found |= block["role"] == self._roles.code(role)
+            found |= block["role"] == self._naming.names["role"].code(role)
         return found
 
     def _coarser(self, a: Block, b: Block) -> tuple[Numbers, Numbers]:
         """Return the coarser dtype's epsilon (0 for integers), and the absolute difference that is always tolerated."""
-        formats = [float_format(name) for name in self._dtypes.names]
+        formats = [float_format(name) for name in self._naming.names["dtype"].names]
         epsilon = np.array([one.epsilon if one else 0.0 for one in formats] or [0.0])
         subnormal = np.array([one.smallest_subnormal if one else 0.0 for one in formats] or [0.0])
         in_a, in_b = a["dtype"], b["dtype"]
@@ -163,7 +151,10 @@ class ToleranceChecker:
         limits *= np.where(coarseness <= _SUMS_IN_ITSELF, 2 * tolerance.slack, tolerance.slack)
         drifted = (inherited > 0) & (other_dtype | (inherited > epsilon)) & ~is_state
         limits[drifted & (np.maximum(a["step"], b["step"]) > self._first_step)] *= _AFTER_UPDATES
-        elements = np.where((inherited > 0) & ~is_state, np.maximum(*map(_elements, (a, b), self._shapes)), np.inf)
+        shapes = self._naming.shapes
+        elements = np.where(
+            (inherited > 0) & ~is_state, np.maximum(_elements(a, shapes["a"]), _elements(b, shapes["b"])), np.inf
+        )
         limits *= np.power(_FEWEST, 1 / elements)
         most = np.where(elements <= _FEW, 1.0, MOST_TOLERATED)
         return np.minimum(limits, most, out=limits)
@@ -178,9 +169,11 @@ class ToleranceChecker:
         rounded = inherited > 0
         if self._is_default and rounded.any():
             parameters = np.flatnonzero(self._has_role(a, _PARAMETER_ROLES))
-            groups = Groups.of_runs([a[name][parameters] for name in ("batch", "module", "role")])
-            largest = np.fmax(a["finite_abs_max"][parameters], b["finite_abs_max"][parameters])
-            scale[parameters] = groups.spread(np.fmax, largest)
+            starts = run_starts(*(a[name][parameters] for name in ("batch", "module", "role")))
+            if len(starts):
+                own = np.fmax(a["finite_abs_max"][parameters], b["finite_abs_max"][parameters])
+                sizes = np.diff(starts, append=len(own))
+                scale[parameters] = np.repeat(np.fmax.reduceat(own, starts), sizes)
         return np.where(rounded, scale[rows], 0.0)
 
 

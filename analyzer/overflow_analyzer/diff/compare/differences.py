@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from overflow_analyzer.diff.stream.block import COUNTS, FIGURES, UNKNOWN, Block, constant, is_constant
+from overflow_analyzer.diff.stream.block import COUNTS, FIGURES, UNKNOWN, Block, differ, is_constant, is_repeated
 from overflow_analyzer.format.columns import COUNT_COLUMNS
 
 if TYPE_CHECKING:
@@ -46,29 +46,20 @@ class Differences:
         at = np.flatnonzero(which)
         return Differences(*(getattr(self, one.name)[at] for one in dataclasses.fields(self)))
 
-    def among(self, keep: Flags) -> Differences:
-        """Return those of the pairs that are kept, numbered as among these alone."""
-        numbers = np.cumsum(keep) - 1
-        kept = self.take(keep[self.rows])
-        return dataclasses.replace(kept, rows=numbers[kept.rows])
 
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of both runs, row i of one the counterpart of row i of the other, in order of execution."""
 
-def differ(a: Block, b: Block, name: str) -> Flags:
-    """Return which rows have another value in a column; the blocks are of one length."""
-    one, other = a[name], b[name]
-    if is_constant(one) and is_constant(other) and len(one):
-        return constant(one[0] != other[0], len(one))
-    different: Flags = one != other
-    return different
+    a: Block
+    b: Block
+    differences: Differences
 
-
-def unlike(a: Block, b: Block) -> Flags:
-    """Return which pairs have a figure that is not the same; nan is here unlike nan."""
-    found = np.zeros(len(a), bool)
-    for name in COMPARED_FIGURES:
-        if not _is_repeated(name, a, b):
-            found |= differ(a, b, name)
-    return found
+    def take(self, which: Flags) -> Pairs:
+        """Return some of the pairs."""
+        kept = self.differences.take(which[self.differences.rows])
+        renumbered = dataclasses.replace(kept, rows=(np.cumsum(which) - 1)[kept.rows])
+        return Pairs(self.a.take(which), self.b.take(which), renumbered)
 
 
 def is_finite(block: Block) -> Flags:
@@ -83,11 +74,6 @@ def is_nonfinite(block: Block) -> Flags:
     for name in COUNT_COLUMNS:
         nonfinite |= block[name] > 0
     return nonfinite
-
-
-def _is_repeated(name: str, a: Block, b: Block) -> bool:
-    """Whether a figure is another one under a second name, as where everything is finite."""
-    return name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]
 
 
 class FigureDifferences:
@@ -118,7 +104,7 @@ class FigureDifferences:
         none = np.zeros(len(a), bool)
         for at, name in enumerate(FIGURES):
             unknown = is_constant(a[name]) and is_constant(b[name])
-            if not unknown and not _is_repeated(name, a, b):
+            if not unknown and not is_repeated(name, a, b):
                 self._add_figure(at, a[name], b[name], _scale(name, a, b), unjudged.get(name, none))
         for at, name in enumerate(COUNTS, len(FIGURES)):
             if differ(a, b, name).any():

@@ -94,3 +94,26 @@ def constant(value: np.generic, count: int) -> Column:
 def is_constant(column: Column) -> bool:
     """Whether a column was made as one value for all rows; one that only happens to be all the same is not."""
     return column.strides == (0,)
+
+
+def differ(a: Block, b: Block, name: str) -> npt.NDArray[np.bool_]:
+    """Return which rows have another value in a column; the blocks are of one length."""
+    one, other = a[name], b[name]
+    if is_constant(one) and is_constant(other) and len(one):
+        return constant(one[0] != other[0], len(one))
+    different: npt.NDArray[np.bool_] = one != other
+    return different
+
+
+def unlike(a: Block, b: Block, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which rows have another value in any of the columns; nan is unlike nan."""
+    found = np.zeros(len(a), bool)
+    for name in columns:
+        if not is_repeated(name, a, b):
+            found |= differ(a, b, name)
+    return found
+
+
+def is_repeated(name: str, a: Block, b: Block) -> bool:
+    """Whether a figure is another one under a second name, as where everything is finite."""
+    return name == "finite_abs_max" and a[name] is a["abs_max"] and b[name] is b["abs_max"]

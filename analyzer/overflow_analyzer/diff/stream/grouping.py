@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 
-_SEED: Final = 0x6A0
-_FACTORS: Final = np.random.default_rng(_SEED).integers(0, 2**63, 16, dtype=np.uint64) * 2 + 1
+Indices = npt.NDArray[np.int64]
+
+_LARGEST: Final = 2**62
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Rows in groups of the same values."""
-
-    order: npt.NDArray[np.int64]
-    """All rows, those of a group together and in their own order."""
-    starts: npt.NDArray[np.int64]
-    """Where in ``order`` each group begins."""
-
-    @classmethod
-    def of_runs(cls, columns: Sequence[npt.NDArray[Any]]) -> Groups:
-        """Group rows that follow each other with the same values; the same values further on are another group."""
-        return cls(np.arange(len(columns[0])), run_starts(*columns))
-
-    @property
-    def first(self) -> npt.NDArray[np.int64]:
-        """The first row of each group."""
-        return self.order[self.starts]
-
-    def reduce(self, function: np.ufunc, values: npt.NDArray[Any]) -> list[int]:
-        """Return ``function`` reduced over each group's values."""
-        reduced: list[int] = function.reduceat(values[self.order], self.starts).tolist() if len(self.starts) else []
-        return reduced
-
-    def spread(self, function: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return for each row ``function`` reduced over its group's values."""
-        sizes = np.diff(self.starts, append=len(self.order))
-        spread = np.empty_like(values)
-        spread[self.order] = np.repeat(function.reduceat(values[self.order], self.starts), sizes)
-        return spread
-
-
-def run_starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def run_starts(*columns: npt.NDArray[Any]) -> Indices:
     """Return the rows, the first included, that differ from the row before them in any of the columns."""
     starts = np.zeros(len(columns[0]), bool)
     starts[:1] = True
@@ -57,16 +25,23 @@ def run_starts(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(starts)
 
 
-def group_rows(columns: Sequence[npt.NDArray[Any]]) -> Groups:
-    """Group rows by the values of integer columns of equal length.
-
-    Values are told apart by a sum of them times random 64-bit factors: that different ones fall together has a chance
-    of about 2**-63 a pair.
-    """
-    mixed = np.zeros(len(columns[0]), np.uint64)
-    for column, factor in zip(columns, _FACTORS, strict=False):
-        mixed += column.astype(np.int64).view(np.uint64) * factor
-    order = np.argsort(mixed, kind="stable")
-    ordered = mixed[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else np.zeros(0, np.int64)
-    return Groups(order, starts)
+def pack_keys(columns: Iterable[npt.NDArray[Any]], rows: int) -> Indices:
+    """Return one int64 a row, equal where all signed columns are, shape [rows]."""
+    packed: Indices = np.zeros(rows, np.int64)
+    size = 1
+    for column in columns:
+        values = column
+        least, most = (int(values.min()), int(values.max())) if rows else (0, 0)
+        radix = most - least + 1
+        if size * radix > _LARGEST:
+            packed = np.unique(packed, return_inverse=True)[1].astype(np.int64)
+            size = int(packed.max(initial=0)) + 1
+        if size * radix > _LARGEST:
+            values, least = np.unique(values, return_inverse=True)[1], 0
+            radix = int(values.max(initial=0)) + 1
+        if radix > 1:
+            packed *= radix
+            packed += values
+            packed -= least
+            size *= radix
+    return packed

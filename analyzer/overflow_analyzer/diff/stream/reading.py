@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from overflow_analyzer.diff.align.vocabulary import Shapes, Translation, Vocabulary
 from overflow_analyzer.diff.stream.block import (
@@ -25,10 +23,11 @@ from overflow_analyzer.diff.stream.block import (
 from overflow_analyzer.format.arrays import numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS, KINDS, PHASES, ROLES
 from overflow_analyzer.format.frames import IGNORED_NOTE
-from overflow_analyzer.format.parts import stream_row_group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
 
     from overflow_analyzer.trace.rank_trace import RankTrace
 
@@ -47,6 +46,7 @@ _UNKNOWN_FIGURE: Final = np.float64(UNKNOWN)
 _NONE: Final = np.int64(0)
 _ROWS_A_BLOCK: Final = 1 << 17
 READ_COLUMNS: Final = (*_ALWAYS, *_FULL, *_NONFINITE)
+_NAMES: Final = ("phase", "role", "context", "kind", "dtype")
 _INTEGERS: Final = {
     "batch": "batch_number",
     "frame": "frame_number",
@@ -56,66 +56,61 @@ _INTEGERS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class SharedNames:
-    """The names of both traces."""
+SharedNames = Mapping[str, Vocabulary]
+"""The names of both traces, by the column of a block that holds their codes."""
 
-    modules: Vocabulary = field(default_factory=Vocabulary)
-    roles: Vocabulary = field(default_factory=lambda: Vocabulary(ROLES))
-    phases: Vocabulary = field(default_factory=lambda: Vocabulary(PHASES))
-    kinds: Vocabulary = field(default_factory=lambda: Vocabulary(KINDS))
-    contexts: Vocabulary = field(default_factory=Vocabulary)
-    dtypes: Vocabulary = field(default_factory=Vocabulary)
+
+def shared_names(modules: Iterable[str]) -> SharedNames:
+    """Return the names that are known before anything is read."""
+    known = {"module": modules, "role": ROLES, "phase": PHASES, "kind": KINDS, "context": (), "dtype": ()}
+    return {column: Vocabulary(names) for column, names in known.items()}
 
 
 class UnseenModuleError(Exception):
     """A module that was not there when modules were matched; caught within this package."""
 
 
-class Side:
-    """How the rows of one trace become blocks.
-
-    Raises ``UnseenModuleError`` at a module without a code.
+class BlockBuilder:
+    """Turns tables of one trace into blocks.
 
     Args:
-        names: Shared with the other side.
+        names: Shared with the other trace.
         module_codes: Of every module of this trace, ``SET_ASIDE`` for those not to compare.
+        offset: Subtracted from the batch numbers.
     """
 
-    def __init__(self, names: SharedNames, module_codes: Mapping[str, int]) -> None:
+    def __init__(self, names: SharedNames, module_codes: Mapping[str, int], offset: int = 0) -> None:
+        self.module_codes = module_codes
+        self.offset = offset
         self.shapes = Shapes()
-        self._module_codes = module_codes
-        self._names = {
-            "module": ("module_name", Translation(self._module)),
-            "phase": ("phase", Translation(names.phases.code)),
-            "walk": ("phase", Translation(lambda phase: _WALKS.get(phase, FORWARD))),
-            "role": ("role", Translation(names.roles.code)),
-            "context": ("context", Translation(names.contexts.code)),
-            "kind": ("kind", Translation(names.kinds.code)),
-            "dtype": ("dtype", Translation(names.dtypes.code)),
-        }
+        self._names = {column: (column, Translation(names[column].code)) for column in _NAMES}
+        self._names["module"] = ("module_name", Translation(self._module_code))
+        self._names["walk"] = ("phase", Translation(lambda phase: _WALKS.get(phase, FORWARD)))
         self._ignored = Translation(lambda note: int(IGNORED_NOTE in note.split("; ")))
 
-    def _module(self, name: str) -> int:
+    def _module_code(self, name: str) -> int:
         try:
-            return self._module_codes[name]
+            return self.module_codes[name]
         except KeyError:
             raise UnseenModuleError(name) from None
 
-    def block(self, table: pa.Table, offset: int) -> Block:
-        """Return a table's rows.
+    def block(self, table: pa.Table) -> Block:
+        """Return a table's rows, without segments.
 
         Args:
             table: With ``READ_COLUMNS``, or without those that only non-finite tensors need.
-            offset: Subtracted from the batch numbers.
+
+        Raises:
+            UnseenModuleError: A module has no code.
         """
         columns = {name: numbers(table, source) for name, source in _INTEGERS.items()}
-        columns["batch"] = columns["batch"] - offset if offset else columns["batch"]
+        columns["batch"] = columns["batch"] - self.offset if self.offset else columns["batch"]
         columns |= {name: translate(table[source]) for name, (source, translate) in self._names.items()}
         columns["shape"] = self.shapes(table["shape"])
         count, present = table.num_rows, table.column_names
         for name in (*FIGURES, *COUNTS):
-            columns[name] = _known(table, name) if name in present else constant(_UNKNOWN_FIGURE, count)
+            unknown = name not in present or table[name].null_count == count
+            columns[name] = constant(_UNKNOWN_FIGURE, count) if unknown else numbers(table, name, UNKNOWN)
         if "note" in present:
             columns["ignored"] = self._ignored(table["note"]) == 1
         else:
@@ -125,23 +120,24 @@ class Side:
 
 
 def read_blocks(
-    rank: RankTrace, side: Side, *, offset: int = 0, batch: int | None = None, full_statistics: bool = True
+    rank: RankTrace, builder: BlockBuilder, *, batch: int | None = None, full_statistics: bool = True
 ) -> Iterator[Block]:
-    """Yield the rows of one rank in order, some 100,000 a block where there are so many.
+    """Yield the rows of one rank in order, whole frames, some 100,000 rows a block where there are so many.
 
     Args:
         rank: What to read.
-        side: How.
-        offset: Subtracted from the batch numbers.
-        batch: The only batch wanted, in the trace's own numbers. Row groups that have neither it nor the one after it
+        builder: Of its trace.
+        batch: The only batch wanted, in the blocks' numbers. Row groups that have neither it nor the one after it
             (which shows whether it is whole) are not read.
         full_statistics: Whether to read the figures that are only there where they were asked for.
 
     Raises:
         DamagedTraceError: A row group cannot be read.
     """
-    tables = _tables(rank, batch, (*_ALWAYS, *_FULL) if full_statistics else _ALWAYS)
-    blocks = _joined(_blocks(tables, side, offset))
+    tables = _tables(
+        rank, None if batch is None else batch + builder.offset, (*_ALWAYS, *_FULL) if full_statistics else _ALWAYS
+    )
+    blocks = _joined(_blocks(tables, builder))
     reader = ThreadPoolExecutor(max_workers=1)
     try:
         # One block ahead: what is being compared and what is being read, never more.
@@ -155,13 +151,26 @@ def read_blocks(
         reader.shutdown(wait=False, cancel_futures=True)
 
 
-def _blocks(tables: Iterator[pa.Table], side: Side, offset: int) -> Iterator[Block]:
-    segments = _Segments()
+def _tables(rank: RankTrace, batch: int | None, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
+    for group in rank.row_groups:
+        if batch is None or group.first_batch - 1 <= batch <= group.last_batch:
+            yield from rank.pieces(group, wanted if group.finite else (*wanted, *_NONFINITE))
+    yield rank.ring
+
+
+def _blocks(tables: Iterator[pa.Table], builder: BlockBuilder) -> Iterator[Block]:
+    segment, last_frame = 0, None
     for table in tables:
         if not table.num_rows:
             continue
-        block = side.block(table, offset)
-        block.columns["segment"] = segments(block["frame"])
+        block = builder.block(table)
+        frames = block["frame"]
+        jumps = np.diff(frames, prepend=frames[0] if last_frame is None else last_frame) > 1
+        if jumps.any():
+            block.columns["segment"] = np.cumsum(jumps) + segment
+        else:
+            block.columns["segment"] = constant(np.int64(segment), len(frames))
+        segment, last_frame = int(block["segment"][-1]), frames[-1]
         aside = block["module"] == SET_ASIDE
         if aside.any():
             block = block.take(~aside)
@@ -170,65 +179,18 @@ def _blocks(tables: Iterator[pa.Table], side: Side, offset: int) -> Iterator[Blo
 
 
 def _joined(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Join small blocks: three threads that pass the interpreter on after every short step lose half of their time."""
+    """Cut the blocks anew, between frames, and join small ones.
+
+    Three threads that pass the interpreter on after every short step lose half of their time.
+    """
     held: list[Block] = []
-    rows = 0
     for block in blocks:
         held.append(block)
-        rows += len(block)
-        if rows >= _ROWS_A_BLOCK:
-            yield Block.concatenate(held)
-            held, rows = [], 0
+        if sum(map(len, held)) >= _ROWS_A_BLOCK:
+            joined = Block.concatenate(held)
+            cut = int(np.searchsorted(joined["frame"], joined["frame"][-1]))
+            if cut:
+                yield joined.take(slice(cut))
+            held = [joined.take(slice(cut, None))]
     if held:
         yield Block.concatenate(held)
-
-
-def _tables(rank: RankTrace, batch: int | None, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
-    for group in rank.row_groups:
-        if batch is None or group.first_batch - 1 <= batch <= group.last_batch:
-            columns = wanted if group.finite else (*wanted, *_NONFINITE)
-            if group.rows > _ROWS_A_BLOCK and group.first_rank == group.last_rank:
-                yield from _whole_frames(stream_row_group(group, columns))
-            else:
-                yield rank.read(group, columns)
-    if rank.ring.num_rows:
-        yield rank.ring
-
-
-def _whole_frames(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Cut the pieces again, between frames."""
-    rest: pa.Table | None = None
-    for piece in pieces:
-        table = piece if rest is None else pa.concat_tables([rest, piece])
-        frames = numbers(table, "frame_number")
-        cut = int(np.searchsorted(frames, frames[-1]))
-        if cut:
-            yield table.slice(0, cut)
-        rest = table.slice(cut)
-    if rest is not None:
-        yield rest
-
-
-class _Segments:
-    """Numbers the stretches of frames that follow each other without a gap."""
-
-    def __init__(self) -> None:
-        self._last_frame: int | None = None
-        self._segment = 0
-
-    def __call__(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if self._last_frame is not None and int(frames[0]) - self._last_frame > 1:
-            self._segment += 1
-        self._last_frame = int(frames[-1])
-        jumps = frames[1:] - frames[:-1] > 1
-        if not jumps.any():
-            return constant(np.int64(self._segment), len(frames))
-        segments: npt.NDArray[np.int64] = np.cumsum(np.append(False, jumps)) + self._segment
-        self._segment = int(segments[-1])
-        return segments
-
-
-def _known(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    if table[name].null_count == table.num_rows:
-        return constant(_UNKNOWN_FIGURE, table.num_rows)
-    return numbers(table, name, UNKNOWN)

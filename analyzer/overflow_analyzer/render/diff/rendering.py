@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from overflow_analyzer.diff import TraceDiff
-    from overflow_analyzer.render.diff.listings import Listing
 
 
 _LABEL_WIDTH: Final = 14
@@ -57,7 +56,10 @@ def render_diff(
     if diff.around:
         beside = render_side_by_side(diff.around, (f"A: {escape(names[0])}", f"B: {escape(names[1])}"), width)
         parts.append(code_block(beside) if markdown else beside)
-    parts += [_listing(one, limit, markdown=markdown, width=width) for one in listings(diff)]
+    for title, columns, rows in listings(diff):
+        more = f" ({limit} of {len(rows)})" if limit is not None and len(rows) > limit else ""
+        heading = f"#### {escape_markdown(title + more)}\n" if markdown else f"{title}{more}:"
+        parts.append(f"{heading}\n{render_table(columns, rows[:limit], markdown=markdown, width=width)}")
     return "\n".join(parts)
 
 
@@ -95,18 +97,17 @@ def diff_facts(diff: TraceDiff, names: tuple[str, str]) -> Iterator[tuple[str, s
     for one, other in alignment.ranks:
         if one != other:
             yield "ranks", f"rank {one} of A is laid beside rank {other} of B"
-    if alignment.wrappers_a or alignment.wrappers_b:
-        yield "wrappers", ", ".join(_wrappers(diff))
+    wrappers = [
+        f"{counted(len(around), 'module')} around others in {run} alone, whose frames repeat theirs"
+        for run, around in (("A", alignment.wrappers_a), ("B", alignment.wrappers_b))
+        if around
+    ]
+    if wrappers:
+        yield "wrappers", ", ".join(wrappers)
     if diff.only_in_a or diff.only_in_b:
         yield "not compared", "what one trace alone has is listed below"
     for note in diff.notes:
         yield "note", note
-
-
-def _wrappers(diff: TraceDiff) -> Iterator[str]:
-    for run, wrappers in (("A", diff.alignment.wrappers_a), ("B", diff.alignment.wrappers_b)):
-        if wrappers:
-            yield f"{counted(len(wrappers), 'module')} around others in {run} alone, whose frames repeat theirs"
 
 
 def _tolerance(diff: TraceDiff) -> str:
@@ -118,10 +119,3 @@ def _tolerance(diff: TraceDiff) -> str:
         return f"{tolerance.rtol:g} relative{absolute}"
     slack = f"{tolerance.slack:g} epsilons of the coarser dtype, {2 * tolerance.slack:g} in float32 and float64"
     return f"{slack}, more behind frames that differ already{absolute}"
-
-
-def _listing(listing: Listing, limit: int | None, *, markdown: bool, width: int | None) -> str:
-    title, columns, rows = listing
-    more = f" ({limit} of {len(rows)})" if limit is not None and len(rows) > limit else ""
-    heading = f"#### {escape_markdown(title + more)}\n" if markdown else f"{title}{more}:"
-    return f"{heading}\n{render_table(columns, rows[:limit], markdown=markdown, width=width)}"

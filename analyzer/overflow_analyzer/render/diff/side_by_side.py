@@ -37,16 +37,12 @@ def render_side_by_side(pairs: Sequence[FramePair], names: tuple[str, str], widt
     if width is not None:
         column = min(column, max(_NARROWEST, (width - len(_ALIKE)) // 2))
     rest = None if width is None else max(_NARROWEST, width - column - len(_ALIKE))
-    lines = (
-        f"{_padded(left, column)}{mark}{right if rest is None else shorten(right, rest)}".rstrip()
-        for left, mark, right in rows
-    )
+    lines = []
+    for left, mark, right in rows:
+        shown = shorten(left, column)
+        gap = " " * (column - display_width(shown))
+        lines.append(f"{shown}{gap}{mark}{right if rest is None else shorten(right, rest)}".rstrip())
     return "".join(f"{line}\n" for line in lines)
-
-
-def _padded(text: str, column: int) -> str:
-    shown = shorten(text, column)
-    return shown + " " * (column - display_width(shown))
 
 
 def beside(pair: FramePair) -> Iterator[tuple[str, str, str]]:
