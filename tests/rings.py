@@ -51,7 +51,7 @@ class Ring:
             for position, entry in enumerate(frame.entries):
                 number = int(self.header["published"]) + position
                 self.slots[number % len(self.slots)] = self._row(frame, entry, position, number, kept=kept)
-            self.header["published"] += len(frame.entries)
+            self.header["published"] = int(self.header["published"]) + len(frame.entries)
         return self
 
     def _position(self, name: str) -> int:

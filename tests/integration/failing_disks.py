@@ -130,7 +130,7 @@ FAULTS: dict[str, Callable[[str, str], Any]] = {
     "slow": _slow_down,
     "fsync fails": lambda _, kind: _failing(os, "fsync", kind),
     "rename fails": lambda _, kind: _failing(os, "replace", kind),
-    "names cannot be written": lambda _, kind: _failing(os, "pwrite", kind),
+    "names cannot be written": lambda _, kind: _failing(os, "write", kind),
     "writing fails": _fail_writes,
     "the directory is removed": lambda path, _: shutil.rmtree(path),
     "files may be no larger": _limit_files,

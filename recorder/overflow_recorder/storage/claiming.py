@@ -18,7 +18,7 @@ from overflow_recorder.errors import TraceExistsError
 
 try:
     import fcntl
-except ImportError:  # a platform without advisory locks: whether a trace's run lives cannot be told there
+except ImportError:  # Windows: whether a trace's run lives cannot be told there
     fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -54,17 +54,18 @@ def check_no_foreign_files(trace: Path) -> None:
         raise TraceExistsError(f"{trace}: a file is there; choose another path")
 
 
-def claim(directory: Path, *, overwrite: bool) -> int:
+def claim(directory: Path, *, overwrite: bool) -> int | None:
     """Become the one owner of a rank's directory, whose own files of an earlier run are gone then.
 
-    The lock is the kernel's: it ends with the process, however that ends.
+    The lock is the kernel's: it ends with the process, however that ends. A system without such locks is one that
+    neither removes nor replaces a file that is open, as the ring of a living run is.
 
     Args:
         directory: It is there.
         overwrite: Whether an ended run's trace may be replaced.
 
     Returns:
-        A descriptor of the new, empty ring, which holds the lock until it is closed.
+        A descriptor of the new, empty ring, which holds the lock until it is closed; None without locks.
 
     Raises:
         TraceExistsError: A run lives there, or has ended there and may not be replaced; nothing was touched.
@@ -72,6 +73,13 @@ def claim(directory: Path, *, overwrite: bool) -> int:
     """
     if not overwrite and any(directory.iterdir()):
         raise TraceExistsError(_refusal(directory.parent))
+    if fcntl is None:
+        try:
+            (directory / RING_FILE).unlink(missing_ok=True)
+        except PermissionError:
+            raise _is_living(directory.parent) from None
+        clear(directory)
+        return None
     ring = directory / RING_FILE
     old = _lock(ring)
     try:
@@ -83,7 +91,7 @@ def claim(directory: Path, *, overwrite: bool) -> int:
         os.close(old)
 
 
-def claim_again(directory: Path, run_id: str) -> int:
+def claim_again(directory: Path, run_id: str) -> int | None:
     """Become the owner of a rank's directory again, in which this run's trace was completed.
 
     Returns:
@@ -98,7 +106,7 @@ def claim_again(directory: Path, run_id: str) -> int:
         raise TraceExistsError(f"{directory.parent}: another run was recorded there since; choose another path")
     if ring.exists():
         raise FileExistsError(f"{ring}: what was recorded before is not sealed yet")
-    return _lock(ring)
+    return None if fcntl is None else _lock(ring)
 
 
 def _start_anew(directory: Path) -> int:
@@ -121,10 +129,10 @@ def _lock(ring: Path) -> int:
         if attempt:
             time.sleep(_PAUSE_SECONDS)
         descriptor = os.open(ring, os.O_RDWR | os.O_CREAT, 0o666)
-        if _try_to_lock(descriptor) and is_same_file(descriptor, ring):
+        if _try_to_lock(descriptor) and is_claimed(descriptor, ring):
             return descriptor
         os.close(descriptor)
-    raise TraceExistsError(f"{ring.parent.parent}: a living run is recording there; choose another path")
+    raise _is_living(ring.parent.parent)
 
 
 def _try_to_lock(descriptor: int) -> bool:
@@ -139,10 +147,12 @@ def _try_to_lock(descriptor: int) -> bool:
     return True
 
 
-def is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one at a path."""
+def is_claimed(descriptor: int | None, ring: Path) -> bool:
+    """Whether the ring is still the one that ``claim`` returned."""
+    if descriptor is None:
+        return fcntl is None
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), ring.stat())
     except OSError:
         return False
 
@@ -172,8 +182,12 @@ def other_ranks(trace: Path, world_size: int) -> Iterator[Path]:
                 locked = _try_to_lock(descriptor)
                 os.close(descriptor)
                 if not locked:
-                    raise TraceExistsError(f"{trace}: a living run is recording there; choose another path")
+                    raise _is_living(trace)
             yield other
+
+
+def _is_living(trace: Path) -> TraceExistsError:
+    return TraceExistsError(f"{trace}: a living run is recording there; choose another path")
 
 
 def _refusal(trace: Path) -> str:

@@ -17,7 +17,7 @@ from overflow_recorder.storage.claiming import (
     claim,
     claim_again,
     clear,
-    is_same_file,
+    is_claimed,
     other_ranks,
 )
 from overflow_recorder.storage.sealing import write_whole
@@ -163,9 +163,9 @@ class TraceDirectory:
         return sum(sizes) + sizes[-1] + _END_BYTES + 2 * self.most_modules_bytes
 
     def remove_ring(self) -> None:
-        """Remove the ring and its names, unless another run's are there by now."""
+        """Remove the ring and its names, which are closed, unless another run's are there by now."""
         ring, last = self.path / RING_FILE, self.path / RING_TEMPORARY
-        if self._lock is not None and is_same_file(self._lock, ring):
+        if is_claimed(self._lock, ring):
             with contextlib.suppress(OSError):
                 # In this order: who has read the ring and misses its names sees that the ring is gone too, so that all
                 # is sealed; and a run that starts here waits for the lock of the last of the three.

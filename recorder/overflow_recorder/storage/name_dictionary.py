@@ -39,7 +39,8 @@ class NameDictionary:
         self._max_bytes = max_bytes
         self._lock = threading.RLock()
         self._adding = False
-        self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+        self._file = None if path is None else os.open(path, flags, 0o666)
 
     def position(self, name: str) -> int:
         """Return the position of a name, adding it first if it is new.
@@ -72,8 +73,10 @@ class NameDictionary:
         start = self._ends[position - 1]
         # Written at its place, not appended: after a disk that took only half, or a KeyboardInterrupt between here and
         # the next lines, the next name is written over what is there, and positions stay right.
-        if self._file is not None and os.pwrite(self._file, entry, start) != len(entry):
-            raise OSError("the disk is full: a name was written in part")
+        if self._file is not None:
+            os.lseek(self._file, start, os.SEEK_SET)
+            if os.write(self._file, entry) != len(entry):
+                raise OSError("the disk is full: a name was written in part")
         self._ends[position:] = [start + len(entry)]
         self.names.append(name)
         self._positions[name] = position

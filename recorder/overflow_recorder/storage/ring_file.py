@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -34,19 +34,16 @@ def map_ring(path: Path | None, capacity: int, window_frames: int) -> mmap.mmap:
         mapping = mmap.mmap(-1, size)
         mapping[:RING_HEADER_SIZE] = header.tobytes()
         return mapping
-    ring = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        os.pwrite(ring, header.tobytes(), 0)  # first: who opens a file that has bytes finds a ring
+    with path.open("w+b", buffering=0) as ring:
+        ring.write(header.tobytes())  # first: who opens a file that has bytes finds a ring
         _allocate(ring, size)
-        return mmap.mmap(ring, size)
-    finally:
-        os.close(ring)
+        return mmap.mmap(ring.fileno(), size)
 
 
-def _allocate(descriptor: int, size: int) -> None:
+def _allocate(ring: IO[bytes], size: int) -> None:
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(ring.fileno(), 0, size)
         return
     written = RING_HEADER_SIZE
     while written < size:
-        written += os.pwrite(descriptor, bytes(min(size - written, 1 << 20)), written)
+        written += ring.write(bytes(min(size - written, 1 << 20)))

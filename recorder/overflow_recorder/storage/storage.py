@@ -217,6 +217,7 @@ class Storage:
             writer.seal(self.window.published)
             end, seeds = self._with_counts(end), seeds_in_force() or None
             directory.write_run(dataclasses.replace(self._run, end=end, seeds=seeds, notes=self.notes))
+            self.window.close()  # first: not every system removes a file that is open
             directory.remove_ring()
         finally:
             self._let_go()

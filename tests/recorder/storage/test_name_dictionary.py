@@ -48,8 +48,8 @@ def test_a_disk_that_takes_half_a_name_spoils_no_later_one(tmp_path: Path, monke
     path = tmp_path / "names"
     dictionary = NameDictionary(path)
     assert dictionary.position("first") == 1
-    whole = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, at: whole(file, data[: len(data) // 2], at))
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[: len(data) // 2]))
     with pytest.raises(OSError, match="disk is full"):
         dictionary.position("a long name that does not fit")
 
@@ -66,13 +66,13 @@ def test_an_interruption_spoils_no_later_name(tmp_path: Path, monkeypatch: pytes
     # GIVEN a KeyboardInterrupt when a name was written but is not known yet
     path = tmp_path / "names"
     dictionary = NameDictionary(path)
-    whole = os.pwrite
+    whole = os.write
 
-    def interrupted(file: int, data: bytes, at: int) -> int:
-        whole(file, data, at)
+    def interrupted(file: int, data: bytes) -> int:
+        whole(file, data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "pwrite", interrupted)
+    monkeypatch.setattr(os, "write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         dictionary.position("interrupted")
     monkeypatch.undo()
@@ -86,16 +86,16 @@ def test_an_interruption_spoils_no_later_name(tmp_path: Path, monkeypatch: pytes
 def test_a_signal_handler_that_records_in_between_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a handler that runs while a name is being written and needs a name itself
     dictionary = NameDictionary(tmp_path / "names")
-    whole = os.pwrite
+    whole = os.write
     refused: list[Any] = []
 
-    def with_a_handler(file: int, data: bytes, at: int) -> int:
+    def with_a_handler(file: int, data: bytes) -> int:
         with pytest.raises(RuntimeError, match="signal handler") as error:
             dictionary.position("the handler's")
         refused.append(error)
-        return whole(file, data, at)
+        return whole(file, data)
 
-    monkeypatch.setattr(os, "pwrite", with_a_handler)
+    monkeypatch.setattr(os, "write", with_a_handler)
 
     # WHEN the name is added, THEN it is, alone, and nobody waits for a lock
     assert dictionary.position("ours") == 1
