@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from overflow_analyzer.format.files import NAMES_FILE, RING_FILE
 from overflow_analyzer.trace.opening import open_trace
+from overflow_recorder.storage.claiming import RING_TEMPORARY
 from tests.integration.windows_training import BATCHES_AGAIN
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +32,10 @@ def train(path: Path, options: dict[str, Any], *ending: str, batches: int = BATC
     return process.returncode, output
 
 
-def files_of(path: Path) -> set[str]:
-    """The kinds of files that a rank left."""
-    return {"part" if one.name.startswith("part-") else one.name for one in (path / "rank=0").iterdir()}
+def unfinished(path: Path) -> set[str]:
+    """Files that a rank has only while its run goes on, or if it was killed."""
+    names = {one.name for one in (path / "rank=0").iterdir()}
+    return names & {RING_FILE, NAMES_FILE, RING_TEMPORARY} | {name for name in names if name.endswith(".tmp")}
 
 
 def frames_of(path: Path) -> list[int]:
@@ -49,7 +52,7 @@ def test_a_run_is_recorded_whole(tmp_path: Path) -> None:
     assert train(path, {"every_n_batches": 1}, "again") == (0, "")
 
     # THEN the parts have every frame, and nothing else is left
-    assert files_of(path) == {"part", "_run.json"}
+    assert not unfinished(path)
     assert len(list((path / "rank=0").glob("part-*"))) > 2
     assert frames_of(path) == list(range(FRAMES * (BATCHES + BATCHES_AGAIN)))
     assert open_trace(path).ranks[0].ended == "closed"
@@ -61,7 +64,7 @@ def test_a_killed_run_loses_nothing_and_can_be_replaced(tmp_path: Path) -> None:
     assert train(path, {"every_n_batches": 1}, "os._exit")[0] == 3
 
     # THEN every frame is there
-    assert files_of(path) >= {"_run.json", "_window.ring", "_window.names"}
+    assert unfinished(path) >= {RING_FILE, NAMES_FILE}
     assert frames_of(path) == list(range(FRAMES * BATCHES))
 
     # WHEN another one is recorded there, THEN only if it may replace the first
@@ -109,8 +112,7 @@ def test_a_detection_is_reported(tmp_path: Path) -> None:
     # THEN it ends as elsewhere, and commands read what it left
     assert process.returncode == 1, output
     assert "Detected inf/nan during batch_number=3" in output
-    assert files_of(path) >= {"part", "_run.json"}
-    assert "_window.ring" not in files_of(path)
+    assert not unfinished(path)
     for command, code in ((("report",), 1), (("compact", "-o", tmp_path / "one.parquet"), 0)):
         with on_windows("overflow_analyzer", *command, path) as process:
             output, _ = process.communicate(timeout=120)
