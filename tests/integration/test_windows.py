@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from overflow_analyzer.format.files import NAMES_FILE, RING_FILE
 from overflow_analyzer.trace.opening import open_trace
 from overflow_recorder.storage.claiming import RING_TEMPORARY
 from tests.integration.windows_training import BATCHES_AGAIN
+
+pytestmark = pytest.mark.slow  # each process imports torch
 
 ROOT = Path(__file__).parents[2]
 FRAMES = 4

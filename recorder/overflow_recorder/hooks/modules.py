@@ -241,12 +241,15 @@ def _warn_of_script(hooked: HookedModule, outcome: str) -> None:
     warn(f"{name} is a ScriptModule ({hooked.class_name}), which runs without Python: {outcome} the modules inside it")
 
 
+def modules_under_way() -> Iterator[nn.Module]:
+    """Yield the modules whose calls are under way in this thread, from the inside out."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code is _CALL:
+            yield frame.f_locals["self"]
+        frame = frame.f_back  # type: ignore[assignment]  # None at the end, whatever mypy's stubs say
+
+
 def calls_itself(module: nn.Module) -> bool:
     """Whether a forward of this module, which starts just now, was called below another one of the same module."""
-    frame = sys._getframe()
-    calls = 0
-    while frame is not None:
-        if frame.f_code is _CALL and frame.f_locals.get("self") is module:
-            calls += 1
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end, whatever mypy's stubs say
-    return calls > 1
+    return sum(one is module for one in modules_under_way()) > 1

@@ -25,6 +25,9 @@ _UNSEEN_TRAINING: Final = (
     "no forward in training was seen before an optimizer step: the model is trained where hooks do not run, such as "
     "inside torch.compile"
 )
+_COMPILED_AROUND: Final = (
+    "forwards of the model run inside torch.compile, which leaves hooks out: nothing of them is recorded"
+)
 _REMEDY: Final = "to record them, set TORCHDYNAMO_DISABLE=1 or do not compile"
 
 
@@ -40,7 +43,7 @@ class BlindSpots:
         self._model = model
         self._hooks = hooks
         self._looked = False
-        self._traced = False
+        self._traced = self._compiled_around = False
         self._unseen_steps = self._steps = 0
         self.warned = False
         """Whether a warning was given."""
@@ -61,6 +64,12 @@ class BlindSpots:
             self._traced = True
             warn(f"not everything is recorded: {_TRACED}")
 
+    def warn_of_compiling(self) -> None:
+        """Warn, once, that ``torch.compile`` runs the whole model without hooks."""
+        if not self._compiled_around:
+            self._compiled_around = self.warned = True
+            warn(f"not everything is recorded: {_COMPILED_AROUND}; {_REMEDY}")
+
     def count_step(self, *, trained: bool) -> None:
         """Count an optimizer step, and warn, once, of training that was not seen.
 
@@ -72,7 +81,7 @@ class BlindSpots:
         if trained or not self._any_ran():
             return
         self._unseen_steps += 1
-        if self._unseen_steps == 1:
+        if self._unseen_steps == 1 and not self._compiled_around:
             self.warned = True
             warn(f"not everything is recorded: {_UNSEEN_TRAINING}; {_REMEDY}")
 
@@ -102,6 +111,8 @@ class BlindSpots:
             sentences = [self._compiled(), self._scripted(), self._fused(), self._idle() if ran_whole else None]
             if self._traced:
                 sentences.append(_TRACED)
+            if self._compiled_around and self._any_ran():
+                sentences.append(_COMPILED_AROUND)
             if self._unseen_steps:
                 steps = f"before {self._unseen_steps} of {self._steps} optimizer steps"
                 sentences.append(_UNSEEN_TRAINING.replace("before an optimizer step", steps))

@@ -15,6 +15,7 @@ from overflow_analyzer.format.columns import PHASES, ROLES
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
+from overflow_recorder.hooks.compiling import Compiling
 from overflow_recorder.hooks.gradients import Gradients, call_at_backward
 from overflow_recorder.hooks.loss_scale import LossScale
 from overflow_recorder.hooks.modules import ModuleHooks, calls_itself
@@ -107,6 +108,7 @@ class Session:
         self.hooks = ModuleHooks(model, self)
         self.blind_spots = BlindSpots(model, self.hooks)
         self._module_states = ModuleStates(model, storage)
+        self._compiling = Compiling(model, self.blind_spots.warn_of_compiling)
         self._optimizer_steps = OptimizerSteps(model, self._optimizer_stepped, self.fault)
         self._gradients = Gradients(model, options.roles, self._gradient_arrived)
 
@@ -145,6 +147,7 @@ class Session:
 
     def _remove_hooks(self) -> None:
         self.hooks.detach()
+        self._compiling.detach()
         self._gradients.detach()
         self._optimizer_steps.detach()
 
@@ -210,6 +213,7 @@ class Session:
     def _attach_new(self) -> None:
         if self.hooks.attach_new() or self._module_states.is_due:
             self.look_at_modules()
+        self._compiling.attach()
         self._gradients.attach()
 
     def look_at_modules(self) -> None:

@@ -15,7 +15,7 @@ from overflow_recorder import NonFiniteError, RecorderWarning, TraceRecorder
 from tests.recorder.recordings import EVERYTHING, Forward, notes_of, record, recording
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 X = torch.ones(1, 2)
@@ -204,6 +204,50 @@ def test_training_in_a_compiled_model_is_named_where_only_an_evaluation_was_seen
     (warned,) = caught
     assert warned.startswith(f"not everything is recorded: {seen} an optimizer step: {where}; ")
     assert notes_of(tmp_path / "run") == [f"{seen} 3 of 3 optimizer steps: {where}"]
+
+
+class OwnForward(nn.Module):
+    """A class of one's own: torch.compile makes code of its hooks and of its forward each by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kind", [mlp, OwnForward])
+@pytest.mark.parametrize("around", [lambda model: model, lambda model: nn.Sequential(model, nn.ReLU())])
+def test_a_forward_that_runs_compiled_is_named_at_once(
+    kind: Callable[[], nn.Module], around: Callable[[nn.Module], nn.Module], tmp_path: Path
+) -> None:
+    # GIVEN a model that something around it compiles
+    model = kind()
+    run = compiled(around(model))
+    with TraceRecorder(model, tmp_path / "run"), torch.no_grad():
+        # WHEN it is called, and never trained
+        with said() as before:
+            model(X)
+        with said() as first:
+            run(X)
+        with said() as later:
+            run(torch.ones(7, 2))
+    # THEN that is named at the first compiled call, and once
+    assert [len(caught) for caught in (before, first, later)] == [0, 1, 0]
+    assert first[0].startswith("not everything is recorded: forwards of the model run inside torch.compile")
+    # THEN in the trace too
+    (note,) = notes_of(tmp_path / "run")
+    assert note.startswith("forwards of the model run inside torch.compile")
+    assert not torch._dynamo.callback.callback_handler.start_callbacks
+
+
+def test_another_model_that_is_compiled_is_not_this_one(tmp_path: Path) -> None:
+    model, other = mlp(), compiled(mlp())
+    with said() as caught, TraceRecorder(model, tmp_path / "run"):
+        model(X)
+        other(X)
+    assert caught == []
 
 
 def test_a_weight_that_went_non_finite_there_is_found_at_the_next_look(tmp_path: Path) -> None:
