@@ -164,7 +164,9 @@ def _prepared(request: dict[str, Any]) -> Callable[[], object]:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for descriptor, instead in ((0, nothing), (1, output), (2, output)):
         os.dup2(instead, descriptor)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that run under nohup ignore it, and children inherit that
+    # Tests that run under nohup or behind a shell's & ignore these, and children inherit that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(request["environment"])
     module, _, name = request["call"].partition(":")
     function = getattr(importlib.import_module(module), name)

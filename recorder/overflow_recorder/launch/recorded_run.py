@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 
 PROGRAM: Final = "overflow-record"
+_CHILDREN: Final = (
+    "child processes are not recorded by their parent's overflow-record; each can have its own: "
+    "torchrun ... -m overflow_recorder train.py"
+)
 _MOST_NAMED: Final = 8
 _HOW_TO_CHOOSE: Final = "--model NAME (a class, or a variable of the script) records another one"
 
@@ -51,6 +55,8 @@ class RecordedRun:
         self._process = os.getpid()
         self._finder: ModelFinder | None = None
         self._others: list[str] = []
+        self._recorded = ""
+        """What the model was called when it was found."""
         self.recorder: TraceRecorder | None = None
         """Once the model is known."""
 
@@ -78,8 +84,9 @@ class RecordedRun:
         from overflow_recorder.trace_recorder import TraceRecorder
 
         recorder = None
+        self._recorded = label(model)
         if any(_is_recorded(module) for module in model.modules()):
-            say(f"the script records {label(model)} itself, and is left alone")
+            say(f"the script records {self._recorded} itself, and is left alone")
         else:
             callbacks = [] if called is model else [_BatchesByOptimizerStep()]
             recorder = TraceRecorder(model, self._output, **self._options.as_options(), callbacks=callbacks)
@@ -91,10 +98,11 @@ class RecordedRun:
             self._leave_alone()
         elif rank_and_world_size()[0] == 0:
             why = "the first module called that has trainable parameters" if self._name is None else "as --model says"
-            say(f"recording {label(model)}, {why}, to {self._output}")
+            say(f"recording {self._recorded}, {why}, to {self._output}")
 
     def _not_recorded(self, label: str) -> None:
         """Another model was called: name it once, and many of them no further."""
+        label = f"another {label}" if label == self._recorded else label  # a loop makes its model anew
         label = label if len(self._others) < _MOST_NAMED else "more models"
         if label in self._others or self.recorder is None:
             return
@@ -117,7 +125,7 @@ class RecordedRun:
         if os.getpid() != self._process:
             return
         if self._finder is None:
-            say("nothing was recorded: the script did not import torch")
+            say(f"nothing was recorded: the script did not import torch ({_CHILDREN})")
         elif not self._finder.has_found:
             say(f"nothing was recorded: {self._why_nothing()}")
         self._leave_alone()
@@ -125,10 +133,7 @@ class RecordedRun:
     def _why_nothing(self) -> str:
         called = [] if self._finder is None else self._finder.called
         if not called:
-            return (
-                "no module was called in this process, or only inside torch.compile (child processes are not recorded "
-                f"by their parent's {PROGRAM}; each can have its own: torchrun ... -m overflow_recorder train.py)"
-            )
+            return f"no module was called in this process, or only inside torch.compile ({_CHILDREN})"
         what = "with trainable parameters" if self._name is None else f"that is or belongs to {self._name!r}"
         return f"no module {what} was called; there were calls of {', '.join(called)}; {_HOW_TO_CHOOSE}"
 

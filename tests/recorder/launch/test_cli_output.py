@@ -143,5 +143,7 @@ def test_a_script_that_uses_no_torch_costs_no_torch(tmp_path: Path) -> None:
     )
 
     # THEN
-    assert said == "False\noverflow-record: nothing was recorded: the script did not import torch\n"
+    assert said.startswith(
+        "False\noverflow-record: nothing was recorded: the script did not import torch (child processes"
+    )
     assert not (tmp_path / "run.parquet").exists()

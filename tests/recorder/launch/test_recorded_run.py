@@ -115,6 +115,26 @@ def test_of_two_models_the_first_is_recorded_and_the_other_named(
     assert _batches(script.output) == [(batch, name) for batch in range(calls) for name in ("0", "")]
 
 
+def test_a_model_that_a_loop_makes_anew_is_another(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    # GIVEN a script with a model a fold, always in the same variable
+    script.begin()
+
+    # WHEN each is called
+    for _ in range(3):
+        script.main.model = nn.Linear(2, 2)  # type: ignore[attr-defined]
+        script.main.model(X)
+    script.end()
+
+    # THEN the first is recorded, and the others are named as others
+    recorded, others = _said(capsys)
+    assert recorded.startswith("overflow-record: recording Linear (model), ")
+    assert others.startswith("overflow-record: not recorded, though called too: another Linear (model); ")
+    assert _batches(script.output) == [(0, "")]
+    assert list(open_trace(script.output).ranks[0].run.notes) == [
+        "another Linear (model): called by the script, but not part of the model that is recorded"
+    ]
+
+
 def test_beside_a_chosen_model_the_others_are_named_too(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     script.main.critic, script.main.maker = nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2)  # type: ignore[attr-defined]
     script.begin("maker")
