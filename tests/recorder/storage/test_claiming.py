@@ -41,6 +41,13 @@ def lock(path: Path) -> int:
     return descriptor
 
 
+def claimed(directory: Path, *, overwrite: bool) -> int:
+    """The descriptor of a claim where there are locks."""
+    descriptor = claim(directory, overwrite=overwrite)
+    assert descriptor is not None
+    return descriptor
+
+
 def test_clearing_removes_what_a_recorder_wrote_and_nothing_else(rank: Path) -> None:
     for name in (*OWN, *TEMPORARY, *FOREIGN):
         (rank / name).write_text("x")
@@ -74,7 +81,7 @@ def test_a_file_and_a_dangling_link_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_claim_ends_with_its_descriptor(rank: Path, *, overwrite: bool) -> None:
     # GIVEN an empty directory that is claimed
-    descriptor = claim(rank, overwrite=overwrite)
+    descriptor = claimed(rank, overwrite=overwrite)
     assert names_in(rank) == [RING_FILE]
 
     # THEN nobody else gets it, with overwrite or without
@@ -87,13 +94,13 @@ def test_a_claim_ends_with_its_descriptor(rank: Path, *, overwrite: bool) -> Non
     os.close(descriptor)
     with pytest.raises(TraceExistsError, match="overwrite=True"):
         claim(rank, overwrite=False)
-    os.close(claim(rank, overwrite=True))
+    os.close(claimed(rank, overwrite=True))
 
 
 def test_overwriting_replaces_own_files_alone(rank: Path) -> None:
     for name in (*OWN, *TEMPORARY, *FOREIGN):
         (rank / name).write_text("x")
-    os.close(claim(rank, overwrite=True))
+    os.close(claimed(rank, overwrite=True))
     assert names_in(rank) == sorted([*FOREIGN, RING_FILE])
     assert (rank / RING_FILE).read_bytes() == b""
 
@@ -103,7 +110,7 @@ def test_the_ring_of_an_ended_run_is_replaced_and_not_truncated(rank: Path) -> N
     (rank / RING_FILE).write_bytes(b"rows")
     with (rank / RING_FILE).open("rb") as mapped:
         # WHEN another run takes its place
-        os.close(claim(rank, overwrite=True))
+        os.close(claimed(rank, overwrite=True))
 
         # THEN the mapped file is as it was: a mapping beyond a file's end is a SIGBUS
         assert mapped.read() == b"rows"
@@ -114,7 +121,7 @@ def test_without_locks_a_claim_still_works(rank: Path, monkeypatch: pytest.Monke
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    os.close(claim(rank, overwrite=False))
+    os.close(claimed(rank, overwrite=False))
     assert names_in(rank) == [RING_FILE]
 
 
@@ -132,7 +139,7 @@ def test_a_reader_that_looks_whether_a_run_lives_is_no_living_run(rank: Path) ->
     waiting.start()
 
     # WHEN a run starts meanwhile, THEN it waits for that moment
-    os.close(claim(rank, overwrite=True))
+    os.close(claimed(rank, overwrite=True))
     waiting.join()
 
 
