@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from overflow_analyzer.first_nonfinite.growth import bits_per_batch
 from overflow_analyzer.format.arrays import Integers, coded, numbers
+from overflow_analyzer.format.columns import COUNT_COLUMNS
 from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_analyzer.overview.grid import Doubles, Grid, Singles, halved
@@ -32,7 +33,7 @@ _NAMES: Final = ("module_name", "role", "context", "dtype")
 _BITS: Final = (26, 5, 24, 8)  # of a tensor's key: so many different names are told apart
 _COLUMNS: Final = (
     *_NAMES, "module_class", "note", "batch_number", "optimizer_step", "numel", "finite_abs_max",
-    "nan_count", "posinf_count", "neginf_count", "zero_count", "subnormal_count",
+    *COUNT_COLUMNS, "zero_count", "subnormal_count",
 )  # fmt: skip
 PLANES: Final = ("log2", "zero", "subnormal", "nan", "inf")
 """The figures of a ``Level``."""
@@ -193,6 +194,7 @@ class _Gathering:
         self._tensors: list[Tensor] = []
         self._masks: set[int] = set()
         self._limit: Doubles = np.empty(0)
+        self._log2_limit: Doubles = np.empty(0)
         self._is_held: Flags = np.empty(0, bool)
         self._may_mask: Flags = np.empty(0, bool)
 
@@ -201,31 +203,23 @@ class _Gathering:
         positions = np.minimum(np.searchsorted(self._batches, numbers(table, "batch_number")), len(self._batches) - 1)
         np.maximum.at(self._steps, positions, numbers(table, "optimizer_step"))
         figure = numbers(table, "finite_abs_max").astype(np.float64)
-        limit = self._limit[tensors]
-        masked = self._may_mask[tensors] & (figure == limit)
+        masked = self._may_mask[tensors] & (figure == self._limit[tensors])
         self._masks.update(np.unique(tensors[masked]).tolist())
         figure[masked | ~((figure >= 0) & (figure < math.inf))] = math.nan
         with np.errstate(divide="ignore"):
             log2 = np.log2(figure)
-        numel = np.maximum(numbers(table, "numel"), 1)
-        nan, inf = self._counts(table)
-        planes = {
-            "log2": log2,
-            "zero": numbers(table, "zero_count") / numel,
-            "subnormal": numbers(table, "subnormal_count") / numel,
-            "nan": nan,
-            "inf": inf,
-        }
+        planes = {"log2": log2, **_shares(table), **_counts(table)}
         for grid in self._grids:
             grid.grow(len(self._tensors))
             shifted = positions - (len(self._batches) - grid.batches)
-            for name, values in planes.items():
+            for name, values in planes.items() if shifted.max() >= 0 else ():
                 grid.add(name, tensors, shifted, values)
         ranks = np.full(len(tensors), rank)
-        with np.errstate(invalid="ignore"):
-            used = np.where(self._is_held[tensors], log2 - np.log2(limit), math.nan)
+        used = np.where(self._is_held[tensors], log2 - self._log2_limit[tensors], math.nan)
         self._strip.add("used", ranks, positions, used)
-        self._strip.add("nonfinite", ranks, positions, np.fmax(nan, inf))
+        for name in ("nan", "inf"):
+            if name in planes:
+                self._strip.add("nonfinite", ranks, positions, planes[name])
 
     def _number(self, table: pa.Table) -> Integers:
         """Return each row's tensor, numbering tensors that were not seen before in order of appearance."""
@@ -255,17 +249,9 @@ class _Gathering:
         self._keys, self._tensor_of = all_keys[sorting], np.concatenate([self._tensor_of, numbered])[sorting]
         formats = [float_format(one.dtype) for one in self._tensors]
         self._limit = np.array([math.nan if one is None else one.max for one in formats])
+        self._log2_limit = np.log2(self._limit)
         self._is_held = np.array([one.role in _HELD_ROLES for one in self._tensors])
         self._may_mask = np.array([one.role in _MASKING_ROLES for one in self._tensors])
-
-    @staticmethod
-    def _counts(table: pa.Table) -> tuple[Doubles, Doubles]:
-        """Return each row's nan and inf, nan where there is none or they are intended."""
-        codes, notes = coded(table, "note")
-        intended = np.array([*(IGNORED_NOTE in (one or "").split("; ") for one in notes), False])[codes]
-        nan = numbers(table, "nan_count").astype(np.float64)
-        inf = numbers(table, "posinf_count").astype(np.float64) + numbers(table, "neginf_count")
-        return tuple(np.where((one > 0) & ~intended, one, math.nan) for one in (nan, inf))  # type: ignore[return-value]
 
     def finish(self, ranks: tuple[int, ...]) -> Overview:
         whole, recent = (self._level(grid) for grid in self._grids)
@@ -303,21 +289,38 @@ class _Gathering:
         return batches[starts], batches[stops - 1], stops - starts
 
     def _fits(self, recent: Level) -> dict[str, Fit]:
-        limit = self._limit
         # As for top, a tensor with an inf in it does not say how the finite ones grow.
         log2 = recent.log2 if recent.inf is None else np.where(recent.inf > 0, np.nan, recent.log2)
         rows: dict[str, list[int]] = {}
-        for at in np.flatnonzero(self._is_held & ~np.isnan(limit)).tolist():
+        for at in np.flatnonzero(self._is_held & ~np.isnan(self._limit)).tolist():
             rows.setdefault(self._tensors[at].module_name, []).append(at)
         fits = {}
         for module, some in rows.items():
-            used = np.fmax.reduce(log2[some] - np.log2(limit[some])[:, None], axis=0)[-_FIT_BATCHES:]
+            used = np.fmax.reduce(log2[some] - self._log2_limit[some][:, None], axis=0)[-_FIT_BATCHES:]
             known = np.flatnonzero(np.isfinite(used))
             batches = recent.first[-_FIT_BATCHES:][known].tolist()
             growth = bits_per_batch([(batch, 2.0**value) for batch, value in zip(batches, used[known], strict=True)])
             if growth is not None:
                 fits[module] = Fit(batches[0], batches[-1], growth, float(used[known[-1]]))
         return fits
+
+
+def _shares(table: pa.Table) -> dict[str, Doubles]:
+    """Return the shares of zeros and of subnormals, those that were recorded."""
+    columns = {"zero": "zero_count", "subnormal": "subnormal_count"}
+    recorded = {name: column for name, column in columns.items() if table[column].null_count < table.num_rows}
+    return {name: numbers(table, column) / np.maximum(numbers(table, "numel"), 1) for name, column in recorded.items()}
+
+
+def _counts(table: pa.Table) -> dict[str, Doubles]:
+    """Return the counts of nan and of inf that are not intended, nan where there is none; those that occur."""
+    nan, positive, negative = (numbers(table, name, 0).astype(np.float64) for name in COUNT_COLUMNS)
+    counts = {name: one for name, one in (("nan", nan), ("inf", positive + negative)) if one.any()}
+    if not counts:
+        return {}
+    codes, notes = coded(table, "note")
+    intended = np.array([*(IGNORED_NOTE in (one or "").split("; ") for one in notes), False])[codes]
+    return {name: np.where((one > 0) & ~intended, one, math.nan) for name, one in counts.items()}
 
 
 def _plane(grid: Grid, name: str) -> Singles:
