@@ -48,7 +48,7 @@ def render_comparison(
             "palettes": palettes(),
             "runs": [pack_run(one, budget=_BUDGET) for one in overviews],
             "differences": pack_differences(differences, overviews[0]),
-            "renamed": {escape(a): escape(b) for a, b in pairs if a != b},
+            "renamed": [(escape(a), escape(b)) for a, b in pairs if a != b],
             "offset": diff.alignment.offset,
             "guilty": None if first is None else escape(first.module_name),
         },

@@ -57,7 +57,7 @@ def pack_run(
             for one in overview.tensors
         ],
         "levels": _levels(overview, budget),
-        "fits": {escape(module): fit for module, fit in overview.fits.items()},
+        "fits": [(escape(module), fit) for module, fit in overview.fits.items()],
         "strip": _strip(overview.strip, starts) if has_ranks else None,
     }
 

@@ -16,6 +16,7 @@
   const FIRST_ROWS = 40; // unfolded at first
   const NEAR_BITS = 24; // a limit further away than this is named and not drawn
   const MOST_CHOSEN = 12; // curves at first
+  const MOST_POINTS = 150; // of a curve: beyond, they are small
   const MOST_MARKS = 400; // steps and gaps: beyond, they are only counted
   const FORWARD = ["weight", "buffer", "input", "output", "value"];
   const NOTHING = { x: [], y: [] };
@@ -73,7 +74,7 @@
       module: packed.modules[module], role: packed.roles[role], context, dtype: packed.dtypes[dtype],
     }));
     const strip = packed.strip && { ...packed.strip, headroom: await unpack(packed.strip.headroom), nonfinite: await unpack(packed.strip.nonfinite) };
-    return { ...packed, total, levels, tensors, strip };
+    return { ...packed, total, levels, tensors, strip, fits: new Map(packed.fits) };
   }
 
   const levelAt = (run, position) => run.levels.findLast((level) => position >= level.start);
@@ -131,17 +132,23 @@
 
   // ---- cells ----
 
-  // How much there is to look at in one tensor's bin: the more, the stronger.
-  function strength(run, level, metric, tensor, bin) {
-    const at = tensor * level.bins + bin;
-    const plane = level.planes[metric];
-    if (metric === "headroom") return level.planes.inf?.[at] > 0 ? Infinity : level.planes.log2[at] - (run.tensors[tensor].dtype.limit ?? NaN);
-    if (metric === "growth") {
-      const grown = bin ? (level.planes.log2[at] - level.planes.log2[at - 1]) / (level.last[bin] - level.last[bin - 1]) : NaN;
-      return Number.isFinite(grown) ? grown : NaN;
-    }
-    if (!plane) return NaN;
-    return METRICS[metric].share ? plane[at] : Math.log2(1 + plane[at]);
+  // How much there is to look at in each tensor's bins: the more, the stronger. Computed once for a level.
+  function strengths(run, level, metric) {
+    const { log2, inf, [metric]: plane } = level.planes;
+    const { bins, last } = level;
+    if (level.strengths?.metric === metric) return level.strengths.values;
+    const values = new Float32Array(run.tensors.length * bins).fill(NaN);
+    run.tensors.forEach(({ dtype }, tensor) => {
+      for (let bin = 0, at = tensor * bins; bin < bins; bin++, at++) {
+        if (metric === "headroom") values[at] = inf?.[at] > 0 ? Infinity : log2[at] - (dtype.limit ?? NaN);
+        else if (metric === "growth") {
+          const grown = bin ? (log2[at] - log2[at - 1]) / (last[bin] - last[bin - 1]) : NaN;
+          values[at] = Number.isFinite(grown) ? grown : NaN;
+        } else if (plane) values[at] = METRICS[metric].share ? plane[at] : Math.log2(1 + plane[at]);
+      }
+    });
+    level.strengths = { metric, values };
+    return values;
   }
 
   const kindOf = (nan, inf, apart) => (apart ? "≠" : nan && inf ? "N∞" : nan ? "N" : inf ? "∞" : "");
@@ -152,20 +159,20 @@
     const size = rows.length * columns;
     const cells = { columns, tensor: new Int32Array(size).fill(-1), bin: new Int32Array(size), value: new Float32Array(size).fill(NaN), nan: new Float64Array(size), inf: new Float64Array(size), apart: new Float64Array(size) };
     const { nan, inf, apart } = level.planes;
+    const values = strengths(run, level, metric);
     rows.forEach((row, y) => {
       for (const tensor of row.all) {
         if (!roles.has(run.tensors[tensor].role)) continue;
-        for (let bin = from; bin < to; bin++) {
+        for (let bin = from, at = tensor * level.bins + from; bin < to; bin++, at++) {
           const cell = y * columns + Math.floor((bin - from) / step);
-          const at = tensor * level.bins + bin;
-          const value = strength(run, level, metric, tensor, bin);
+          const value = values[at];
           const wrong = (nan?.[at] || 0) + (inf?.[at] || 0) + (apart?.[at] || 0);
           const known = cells.nan[cell] + cells.inf[cell] + cells.apart[cell];
-          if (wrong > known || (wrong === known && (value > cells.value[cell] || (cells.tensor[cell] < 0 && !Number.isNaN(value))))) {
+          if (wrong > known || (wrong === known && !(value <= cells.value[cell]) && (value === value || wrong))) {
             cells.tensor[cell] = tensor;
             cells.bin[cell] = bin;
           }
-          if (!(value <= cells.value[cell])) cells.value[cell] = Number.isNaN(value) ? cells.value[cell] : value;
+          if (value > cells.value[cell] || (value === value && cells.value[cell] !== cells.value[cell])) cells.value[cell] = value;
           if (nan?.[at] > cells.nan[cell]) cells.nan[cell] = nan[at];
           if (inf?.[at] > cells.inf[cell]) cells.inf[cell] = inf[at];
           if (apart?.[at] > cells.apart[cell]) cells.apart[cell] = apart[at];
@@ -241,6 +248,7 @@
     const root = readTree(subject.tensors);
     const nodes = new Map();
     (function index(node) { nodes.set(node.name, node); node.children.forEach(index); })(root);
+    const renamed = new Map(data.renamed);
     const guilty = nodes.get(data.guilty);
     const open = unfoldedAtFirst(root, guilty);
     const all = new Set(subject.tensors.map((tensor) => tensor.role));
@@ -376,7 +384,7 @@
     function describe(level, number, bin, apart) {
       const { module, context, role, dtype } = subject.tensors[number];
       const at = number * level.bins + bin;
-      const value = strength(subject, level, state.metric, number, bin) * (METRICS[state.metric].low ? -1 : 1);
+      const value = strengths(subject, level, state.metric)[at] * (METRICS[state.metric].low ? -1 : 1);
       const lines = Number.isNaN(value) ? [] : [METRICS[state.metric].show(value)];
       if (compares) return [...lines, ...(apart ? ["an inf or nan in one run alone"] : []), `in ${called(module)}, ${batches(level.first[bin], level.last[bin])}`];
       const [nan, inf] = [level.planes.nan?.[at] || 0, level.planes.inf?.[at] || 0];
@@ -424,7 +432,7 @@
       state.module = found;
       const entries = new Map();
       runs.forEach((run, side) => {
-        const name = side ? data.renamed[found.name] ?? found.name : found.name;
+        const name = side ? renamed.get(found.name) ?? found.name : found.name;
         run.tensors.forEach((tensor, number) => {
           if (tensor.module !== name) return;
           const { context, role, dtype } = tensor;
@@ -507,6 +515,7 @@
       const gaps = bins.filter(({ bin, level }, at) => at && level.first[bin] > bins[at - 1].level.last[bins[at - 1].bin] + 1);
       sources.lines.data = lines;
       sources.points.data = points;
+      plot.renderers.find((one) => one.name === "points").glyph.size = { value: bins.length > MOST_POINTS ? 2 : 5 };
       sources.gaps.data = { x: gaps.length > MOST_MARKS ? [] : gaps.map(({ x, level }) => x - level.width / 2) };
       sources.limits.data = { y: near.map(({ log2 }) => 2 ** log2) };
       sources.limit_names.data = { x: near.map(() => state.from), y: near.map(({ log2 }) => 2 ** log2), text: near.map(({ name }) => name) };
@@ -529,7 +538,7 @@
         { log2: limit, name: `${name} max ${figure(limit)}` }, { log2: normal, name: `${name} smallest normal ${figure(normal)}` },
       ]);
       const traced = trace(curves);
-      const fitted = compares ? undefined : runs[0].fits[state.module.name];
+      const fitted = compares ? undefined : runs[0].fits.get(state.module.name);
       const limit = Math.max(...dtypes.map((dtype) => dtype.limit));
       const gaps = fill(views.curves, traced, limits, fitted && dtypes.length ? fitLine(fitted, limit) : NOTHING, []);
       const notes = dtypes.filter((dtype) => dtype.limit > traced.high + NEAR_BITS).map((dtype) => `${dtype.name}'s limit ${figure(dtype.limit)} is ${(dtype.limit - traced.high).toFixed(0)} bits above`);
