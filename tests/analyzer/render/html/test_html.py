@@ -17,7 +17,7 @@ import pytest
 from overflow_analyzer import coverage_of, find_first_nonfinite, open_trace, summarize
 from overflow_analyzer.errors import MissingExtraError
 from overflow_analyzer.overview import Level, Overview, RankStrip, Tensor, overview_of
-from overflow_analyzer.render.html import pictures, render_page
+from overflow_analyzer.render.html import render_page
 from overflow_analyzer.render.html.packing import pack_run
 
 if TYPE_CHECKING:
@@ -110,6 +110,6 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     def refuse(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(pictures.importlib, "import_module", refuse)
+    monkeypatch.setattr("importlib.import_module", refuse)
     with pytest.raises(MissingExtraError, match=r"pip install 'overflow-trace\[html\]'"):
         page_with()
