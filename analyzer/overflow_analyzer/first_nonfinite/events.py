@@ -54,6 +54,8 @@ class Event:
     """The frame that took finite values in and gave a non-finite one out; None where no recorded frame did."""
     contained_by: Frame | None = None
     """A frame around the first that gave only finite values out."""
+    led_to: Frame | None = None
+    """The loss, gradient or weight that was non-finite after it, in the same batch or at the next step."""
 
     @property
     def first(self) -> Frame:
@@ -71,6 +73,12 @@ class Event:
     def frames(self) -> tuple[Frame, ...]:
         """The frames with a non-finite entry."""
         return tuple(one.frame for one in self.members)
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether -inf is all that is non-finite in it."""
+        entries = (entry for one in self.members for entry in (*one.taken, *one.given))
+        return not any(entry.nan_count or entry.posinf_count for entry in entries)
 
     @property
     def propagated(self) -> tuple[Frame, ...]:
@@ -95,7 +103,8 @@ class Event:
         A parameter that is not finite is a fault wherever it goes; so is a buffer with anything but -inf, which may be
         a mask, and an inf that leaves nothing but zeros.
         """
-        if any(one.zeroes or any(map(_is_a_fault_in_itself, (*one.taken, *one.given))) for one in self.members):
+        faults = (one.zeroes or any(map(_is_a_fault_in_itself, (*one.taken, *one.given))) for one in self.members)
+        if self.led_to is not None or any(faults):
             return False
         return self.contained_by is not None or self.members[-1].absorbs
 

@@ -72,6 +72,8 @@ class Finding:
     """Frames that took non-finite values in and gave only finite ones out."""
     chain: tuple[Frame, ...]
     """The frames that gave non-finite values out, from the origin to the loss, as far as recorded."""
+    led_to: Frame | None
+    """Where it was absorbed: the loss, gradient or weight that was non-finite after it all the same."""
     finite_before: Frame | None
     """The last recorded frame before it in which everything is finite."""
     growth: tuple[GrowthStep, ...]
@@ -154,6 +156,7 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         propagated=event.propagated,
         absorbed=event.absorbed,
         chain=event.chain,
+        led_to=event.led_to,
         finite_before=next((one for one in reversed(before) if is_finite(one) and _is_like(one, event.first)), None),
         growth=growth_before(event.origin or event.first, case.batch, case.limits)
         if rule.shows_growth and case.limits is not None

@@ -22,6 +22,7 @@ _FRAMES_BEFORE: Final = 64
 _FRAMES_AFTER: Final = 4096  # of the same batch: one that never ends is not read to its end
 _MOST_ABSORBED: Final = 256  # places at which something is absorbed; the next one counts whatever becomes of it
 _GRADIENT_ROLES: Final = frozenset({"grad_input", "grad_output", "weight_grad"})
+_OUTCOMES: Final = _GRADIENT_ROLES | {"value", "weight", "optimizer_state"}
 
 
 @dataclass(frozen=True)
@@ -52,37 +53,66 @@ def locate(rank: RankTrace, *, batch: int | None, window: int, progress: Progres
     Returns:
         The first that was not absorbed; the first absorbed one where all were; None where all is finite.
     """
+    found, suspect = _first_fault(rank, batch, window, progress)
+    if found is None or suspect is None or not _may_come_of(suspect, found):
+        return found
+    suspect.event.led_to = found.event.first
+    return suspect
+
+
+def _may_come_of(suspect: Located, found: Located) -> bool:
+    """Whether a loss, gradient or weight is non-finite in the batch of what was absorbed, or after its step."""
+    batches = found.row.batch_number - suspect.row.batch_number
+    steps = found.row.optimizer_step - suspect.row.optimizer_step
+    return found is not suspect and found.row.key.role in _OUTCOMES and batches <= 1 and steps <= 1
+
+
+def _first_fault(
+    rank: RankTrace, batch: int | None, window: int, progress: Progress
+) -> tuple[Located | None, Located | None]:
+    """Return what was not absorbed, and what a module made before that and was absorbed, the last batch's first."""
     known: set[tuple[str, str, str]] = set()
     absorbed: list[Frame] = []
     harmless: Located | None = None
+    suspect: Located | None = None
     gradient: NonfiniteRow | None = None
     for row in nonfinite_rows(rank, batch=batch, progress=progress):
         if row.key.role == "optimizer_state":
             # A step that is skipped leaves the state as it was: this one was taken.
             if gradient is not None and _same_step(gradient, row):
-                return _gradient(rank, gradient, window, row)
-            return _gradient(rank, row, window, None)
+                return _gradient(rank, gradient, window, row), suspect
+            return _gradient(rank, row, window, None), suspect
         if row.key.role in _GRADIENT_ROLES:
             gradient = gradient if gradient is not None and _same_step(gradient, row) else row
             continue
         if row.key in known:
             continue
         if gradient is not None and _was_applied(rank, gradient, row):
-            return _gradient(rank, gradient, window, row)
+            return _gradient(rank, gradient, window, row), suspect
         found = _events_from(rank, row, window, known)
         faults = [one for one in found if not one.event.was_absorbed or len(absorbed) >= _MOST_ABSORBED]
         first = faults[0] if faults else None
         # Frames alone are kept of what is harmless, but for the first: each event holds all of its batch.
         absorbed += [one.event.first for one in found if first is None or one.row.frame_number < first.row.frame_number]
+        suspect = _made_before(first, found, suspect)
         if first is not None:
             evidence = _evidence(rank, gradient, first.row)
-            return replace(first, gradient=evidence, absorbed_before=tuple(absorbed))
+            return replace(first, gradient=evidence, absorbed_before=tuple(absorbed)), suspect
         harmless = harmless or next(iter(found), None)
         known.update(_keys(found))
         known.add(row.key)
     if gradient is not None and _ends_after(rank, gradient):
-        return _gradient(rank, gradient, window, None)
-    return harmless
+        return _gradient(rank, gradient, window, None), suspect
+    return harmless, suspect
+
+
+def _made_before(first: Located | None, found: list[Located], suspect: Located | None) -> Located | None:
+    """Return the latest batch's first inf/nan that a module made and that was absorbed."""
+    absorbed = found if first is None else found[: found.index(first)]
+    made = next((one for one in absorbed if one.event.origin is not None and not one.event.is_mask), None)
+    if made is None or (suspect is not None and suspect.row.batch_number == made.row.batch_number):
+        return suspect
+    return made
 
 
 def _keys(found: list[Located]) -> set[tuple[str, str, str]]:

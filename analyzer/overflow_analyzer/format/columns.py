@@ -149,6 +149,11 @@ COLUMNS: Final = (
     ),
     Column("optimizer_step", _COUNT, "frame", "optimizer steps taken before this frame"),
     Column("time_ns", _COUNT, "frame", "wall clock, nanoseconds since 1970"),
+    Column(
+        "neginf_row_count", _COUNT, "figure",
+        "rows of the last dimension that are -inf throughout; null where no element is, and on a device",
+        nullable=True, repeated=True,
+    ),
 )  # fmt: skip
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 COUNT_COLUMNS: Final = ("nan_count", "posinf_count", "neginf_count")

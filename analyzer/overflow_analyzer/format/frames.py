@@ -45,6 +45,7 @@ class Entry:
     subnormal_count: int | None = None
     abs_mean: float | None = None
     rms: float | None = None
+    neginf_row_count: int | None = None
     note: str | None = None
 
     @property

@@ -119,6 +119,9 @@ def _outcome(finding: Finding) -> Iterable[str]:
         yield f"came out of {finding.chain[-1].label} too"
     if finding.absorbed:
         yield f"absorbed (non-finite in, finite out) by {_some(finding.absorbed)}"
+    if finding.led_to is not None:
+        entry = finding.led_to.nonfinite_entries[0]
+        yield f"{entry.label} of {finding.led_to.label} has {entry.counts} after it, in {finding.led_to.moment}"
     for frame in finding.absorbed_before[:3]:
         entry = frame.nonfinite_entries[0]
         yield (

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_recorder.faults import raised_by_signal_handler
-from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, measure
+from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, masked_rows, measure
 from overflow_recorder.statistics.figures import UNKNOWN
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
 from overflow_recorder.storage.packed_tensor import PackedTensor, TensorPacker
@@ -107,7 +107,10 @@ class Measuring:
     def _measure(self, tensor: torch.Tensor, note: str | None = None) -> PackedTensor | Deferred:
         # Now, or on a device later: there its reading is enqueued.
         if tensor.is_cpu or tensor.is_meta or isinstance(tensor, FakeTensor):
-            return self._pack(describe(tensor), measure(tensor, self._statistics), note)
+            figures = measure(tensor, self._statistics)
+            if figures.neginf_count:
+                figures = figures._replace(neginf_row_count=masked_rows(tensor))
+            return self._pack(describe(tensor), figures, note)
         device = tensor.device
         buffer = self._buffers.get(device)
         if buffer is None:

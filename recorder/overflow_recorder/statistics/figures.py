@@ -35,6 +35,8 @@ class Figures(NamedTuple):
     """Mean magnitude of the finite elements, accumulated in float64; None where no element is finite."""
     rms: float | None = None
     """Root mean square of the finite elements, accumulated in float64; None where no element is finite."""
+    neginf_row_count: int | None = None
+    """Rows of the last dimension that are -inf throughout; see `masked_rows`."""
 
     @property
     def finite(self) -> bool:

@@ -29,32 +29,57 @@ def _frames_with_input(case: Case) -> Iterator[Frame]:
 def _masked_row(case: Case) -> Verdict | None:
     """A softmax over a row in which everything is masked with -inf: 0/0."""
     found = filter(None, map(_masked_row_in, _frames_with_input(case)))
-    return next(found, None)
+    return next(found, None) or _masked_row_recorded(case)
+
+
+def _masked_row_recorded(case: Case) -> Verdict | None:
+    """A recorded value has full rows: whatever takes a softmax of it gives nan."""
+    entry = case.entry
+    if entry.role != "value" or not is_mask(entry) or not entry.neginf_row_count:
+        return None
+    return "possible", (case.where, _full_rows(entry))
 
 
 def _masked_row_in(frame: Frame) -> Verdict | None:
     mask = next((entry for entry in frame.of_roles("input") if is_mask(entry)), None)
     spoilt = next((entry for entry in frame.of_roles("output") if entry.nan_count), None)
-    if mask is None or spoilt is None or not mask.shape or not mask.shape[-1]:
+    if mask is None or spoilt is None or not mask.shape or not mask.shape[-1] or mask.neginf_row_count == 0:
         return None
     row, masked, nan = mask.shape[-1], mask.neginf_count or 0, spoilt.nan_count or 0
     is_reduced = spoilt.shape == mask.shape[:-1]  # one element for each row, of which so many are masked whole at most
     if masked < row or (nan > masked // row if is_reduced else not fills_rows(nan, spoilt)):
         return None
-    where = f"{mask.context} of {frame.label}"
     is_implied = masked > mask.numel - mask.numel // row  # more than all rows but one element of each
-    rows = f"{where} holds {masked} -inf in rows of {row}: " + (
-        "so many that a whole row of them is certain" if is_implied else "enough for a whole row"
-    )
+    full = f"{mask.context} of {frame.label}: "
+    if mask.neginf_row_count:
+        full += _full_rows(mask)
+    else:
+        enough = "so many that a whole row of them is certain" if is_implied else "enough for a whole row"
+        full += f"{masked} -inf in rows of {row}, {enough}"
     same_shape = spoilt.shape == mask.shape
     # A product with 0 needs a zero; a function of each element makes a nan of each -inf.
     others = [one for one in frame.of_roles("weight", "buffer", "input") if one is not mask and one.kind == "tensor"]
-    excluded = same_shape and not others and mask.abs_min != 0 and (is_implied or nan < masked)
-    return "likely" if excluded else "possible", (
-        rows,
+    alone = same_shape and not others and mask.abs_min != 0 and (is_implied or nan < masked)
+    return "likely" if alone or _is_of_full_rows(nan, spoilt, mask) else "possible", (
+        full,
         f"{spoilt.context} of {frame.label} has {spoilt.counts}",
         *([f"the nan fill {counted(nan // row, 'whole row')} of {row}"] if same_shape else ()),
     )
+
+
+def _full_rows(mask: Entry) -> str:
+    rows = mask.numel // (mask.shape or (1,))[-1]
+    return f"{mask.neginf_row_count} of {counted(rows, 'row')} are -inf throughout"
+
+
+def _is_of_full_rows(nan: int, spoilt: Entry, mask: Entry) -> bool:
+    """Whether the nan are what the mask's full rows give, and its other -inf gave none."""
+    full, width = mask.neginf_row_count or 0, (spoilt.shape or (0,))[-1]
+    row = (mask.shape or (0,))[-1]
+    if not full or not width or (mask.neginf_count or 0) == full * row:
+        return False
+    given, taken = spoilt.numel // width, mask.numel // row
+    return given % taken == 0 and nan == full * (given // taken) * width
 
 
 MASKED_ROW_SOFTMAX = CauseRule(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from overflow_analyzer.first_nonfinite.causes.case import CauseRule, shown_only
 from overflow_analyzer.first_nonfinite.causes.masks import is_mask
 from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.causes.case import Case, Verdict
@@ -66,6 +67,7 @@ def _loss_outside_modules(case: Case) -> Verdict | None:
     if case.entry.role != "value" or case.origin is not None or not modules:
         return None
     last = modules[-1]
+    spoilt = any(entry.nonfinite for one in modules for entry in one.of_roles("output"))
     given = ((one, float_format(one.dtype)) for one in last.of_roles("output") if one.magnitude is not None)
     said = [
         f"{one.context} of {last.label}, the last before it: {limits.describe(one.magnitude or 0.0)}"
@@ -79,9 +81,10 @@ def _loss_outside_modules(case: Case) -> Verdict | None:
     # A frame that was not kept may have made it.
     places = [one.frame_in_batch for one in (*case.batch, case.frame)]
     without_gaps = places == list(range(places[0], places[0] + len(places)))
-    return "likely" if without_gaps else "possible", (
+    finite = "gave out finite values" if not spoilt else "gave out finite values, or ones that others took in"
+    return "likely" if without_gaps and not spoilt else "possible", (
         case.where,
-        f"the {len(modules)} module frames recorded in batch {case.frame.batch_number} before it are finite",
+        f"the {counted(len(modules), 'module frame')} recorded in batch {case.frame.batch_number} before it {finite}",
         *said,
     )
 
@@ -131,16 +134,30 @@ def _absorbed(case: Case) -> Verdict | None:
 
 
 def _absorbed_advice(case: Case) -> str:
-    modules: dict[str, list[str]] = {}
-    for frame in case.event.frames:
-        for entry in frame.nonfinite_entries:
-            modules.setdefault(entry.context, []).append(frame.module_name)
-    patterns = [f"{names[0] if len(names) == 1 else '*'}:{context}" for context, names in modules.items()]
+    if case.origin is not None and not case.event.is_mask:
+        return (
+            f"{case.label} made it, and it may still reach the loss or a gradient (0 * inf is nan): record them, as "
+            '`recorder.record("loss", loss=loss)`, and see what operation it is with `on_nonfinite="raise"`.'
+        )
+    patterns = _patterns(case)
     quoted = ", ".join(f'"{one}"' for one in patterns)
     return (
         f"If it is meant (a mask, say), tell the recorder: `ignore=({quoted}{',' * (len(patterns) == 1)})`. "
         "If not, mind the gradient: 0 * nan is nan."
     )
+
+
+def _patterns(case: Case) -> list[str]:
+    """Return what the recorder is to ignore: one pattern where all are arguments that are called a mask."""
+    modules: dict[str, list[str]] = {}
+    for frame in case.event.frames:
+        for entry in frame.nonfinite_entries:
+            modules.setdefault(entry.context, []).append(frame.module_name)
+    masks = [context for context in modules if context.startswith("input[") and context.endswith("mask]")]
+    several = {"*:input[*mask]": masks} if len(masks) > 1 else {}
+    others = [context for context in modules if context not in several.get("*:input[*mask]", ())]
+    single = [f"{modules[context][0] if len(modules[context]) == 1 else '*'}:{context}" for context in others]
+    return [*several, *single]
 
 
 ABSORBED = CauseRule("absorbed", _absorbed, _absorbed_advice, is_harmless=True)
