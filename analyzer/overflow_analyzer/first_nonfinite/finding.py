@@ -190,6 +190,7 @@ def _case(trace: Trace, found: Located, replay: Origin | None) -> Case:
         replay=replay,
         peers=_on_other_ranks(trace, found, row.batch_number),
         look_up=lambda batch: {} if rank.modules is None else rank.modules.known_at(batch),
+        optimizers=rank.run.optimizers,
         replicated=_is_replicated(trace, found),
     )
 

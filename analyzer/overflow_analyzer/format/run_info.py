@@ -90,6 +90,8 @@ class RunInfo:
     """What ``set_seed`` or ``enable_full_determinism`` had set, ready to set it again."""
     environment: dict[str, str] = field(default_factory=dict)
     """What changes numbers besides, at the start: the device, environment variables, torch's switches, by name."""
+    optimizers: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By class, the numbers among the defaults of each optimizer whose step was seen, as ``lr`` and ``eps``."""
     notes: tuple[str, ...] = ()
     """Sentences on what the recorder could not see of the run, and why; written when it closes."""
     end: EndInfo | None = None
@@ -152,6 +154,8 @@ class RunInfo:
             all(type(value) is int for value in numbers)
             and all(isinstance(value, str) for value in (*names, *versions))
             and isinstance(self.options, dict)
+            and isinstance(self.optimizers, dict)
+            and all(map(_is_of_numbers, self.optimizers.values()))
             and isinstance(self.command, (list, tuple))
             and isinstance(self.notes, (list, tuple))
             and isinstance(self.environment, dict)
@@ -160,6 +164,10 @@ class RunInfo:
         )
         if not well_formed:
             raise DamagedTraceError(f"{where}: does not describe a run (a field has the wrong type)")
+
+
+def _is_of_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
 
 
 def _fields(cls: type[Any]) -> tuple[str, ...]:

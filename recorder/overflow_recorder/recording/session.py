@@ -383,6 +383,8 @@ class Session:
         if not is_ours:
             return
         self.optimizer_step += 1
+        with contextlib.suppress(OSError):  # closing tries again
+            self._storage.note_optimizer(optimizer)
         # For each optimizer: several may step after one backward.
         self.blind_spots.count_step(trained=self._trainings != self._trainings_before.get(optimizer, 0))
         self._trainings_before[optimizer] = self._trainings

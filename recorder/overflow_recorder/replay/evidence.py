@@ -75,6 +75,8 @@ def evidence_of(call: Call, tried: Tried | None, kind: str) -> Found | tuple[Non
         if found is not None:
             return found
     found = _too_narrow(call, tried)
+    if found is None and kind == "made" and call.name in _SUMS_AND_PRODUCTS:
+        found = "overflow", ("sums and products of finite numbers are finite, but for what passes the format's limit",)
     return found if found is not None else (None, ())
 
 
@@ -220,6 +222,12 @@ def _power(call: Call) -> Found | None:
     return None
 
 
+def _x_log_y(call: Call) -> Found | None:
+    x, y = _pair(call)
+    count = int(((x != 0) & (y <= 0)).sum())
+    return ("out-of-domain", (f"{_of(count, 'logarithm', y.numel())} of 0 or a negative number",)) if count else None
+
+
 def _exponential(call: Call) -> Found | None:
     x = call.args[0].abs() if call.name in ("sinh", "cosh") else call.args[0]
     top = (
@@ -269,8 +277,11 @@ def _accumulation(call: Call) -> Found | None:
 
 
 def _loss_of_labels(call: Call) -> Found | None:
-    target, ignored = call.argument("target"), call.argument("ignore_index", -100)
-    if bool((target != ignored).any()):
+    target, ignored, weight = call.argument("target"), call.argument("ignore_index", -100), call.argument("weight")
+    counted_labels = target[target != ignored]
+    if counted_labels.numel() and weight is not None and not weight[counted_labels].any():
+        return "division-by-zero", ("the weights of all labels are 0: 0 / 0",)
+    if counted_labels.numel():
         return None
     return "division-by-zero", (f"{_of(target.numel(), 'label', target.numel())} are ignored ({ignored}): 0 / 0",)
 
@@ -324,14 +335,21 @@ def _attention(call: Call) -> Found | None:
     return "overflow", (f"the scores are at most {limits.describe(largest)}, in row {row[:-1]}",)
 
 
+_SUMS_AND_PRODUCTS: Final = (
+    *("add", "sub", "rsub", "mul", "square", "addcmul", "sum", "cumsum", "prod", "cumprod", "mm", "bmm", "mv", "dot"),
+    *("addmm", "addmv", "addbmm", "baddbmm", "convolution", "_fft_r2c", "_fft_c2c", "_fft_c2r"),
+)
 _RULES: Final[dict[str, Callable[[Call], Found | None]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax"), _softmax),
     **dict.fromkeys(("div", "true_divide", "floor_divide", "remainder", "fmod"), _division),
     "reciprocal": _reciprocal,
+    "addcdiv": lambda call: _by_zero(call.args[1], call.args[2]),
     "mul": _product,
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot"), _matrix_product),
     **dict.fromkeys(("add", "sub", "rsub"), _sum_of_two),
     **dict.fromkeys(("log", "log2", "log10", "log1p"), _logarithm),
+    "xlogy": _x_log_y,
+    **dict.fromkeys(("lgamma", "digamma"), _outside(lambda x: (x <= 0) & (x == x.floor()), "at 0, -1, -2, ...")),
     **dict.fromkeys(("sqrt", "rsqrt"), _root),
     "pow": _power,
     **dict.fromkeys(("exp", "exp2", "expm1", "sinh", "cosh"), _exponential),

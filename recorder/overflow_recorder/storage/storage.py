@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ from overflow_recorder.storage.writer import PartWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from torch.optim import Optimizer
 
     from overflow_analyzer.format.modules import Modules
     from overflow_analyzer.format.origin import Origin
@@ -159,6 +162,20 @@ class Storage:
         if not moved:
             self._disk_is_stuck_at = released
         return moved
+
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """Put an optimizer's class and numbers into ``_run.json``, the first time that it is seen.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        name = type(optimizer).__name__
+        if name in self._run.optimizers:
+            return
+        defaults = getattr(optimizer, "defaults", {}).items()
+        numbers = {key: value for key, value in defaults if type(value) in (int, float) and math.isfinite(value)}
+        self._run = dataclasses.replace(self._run, optimizers={**self._run.optimizers, name: numbers})
+        self.write_notes()
 
     def write_notes(self) -> None:
         """Put the notes into ``_run.json`` while the run goes on.

@@ -10,6 +10,7 @@ import pytest
 from overflow_analyzer import NotRecordedError, open_trace
 from overflow_analyzer.first_nonfinite.finding import RankFinding, find_first_nonfinite
 from overflow_analyzer.format.frames import Entry
+from overflow_analyzer.render.explanation import render_explanation
 from tests.analyzer.findings import absorbing, bad, carrying, find, found, making, passing, with_options
 from tests.traces import RUN, frame, tensor, write_trace
 
@@ -136,6 +137,41 @@ def test_what_was_absorbed_is_not_the_fault_where_something_else_is(tmp_path: Pa
     assert finding.frame.frame_number == 12
     assert [(one.batch_number, one.module_name) for one in finding.absorbed_before] == [(0, "softmax")]
     assert names(finding.absorbed) == []
+
+
+@pytest.mark.parametrize(
+    ("batch", "after"),
+    [
+        (0, bad("value", "loss", nan=1)),
+        (0, bad("weight_grad", "weight", nan=1)),
+        (1, bad("weight", "weight", nan=1)),
+    ],
+    ids=["the loss", "a gradient", "the next weights"],
+)
+def test_what_a_module_made_is_no_longer_absorbed_where_the_batch_or_the_next_step_is_spoilt(
+    tmp_path: Path, batch: int, after: Entry
+) -> None:
+    # GIVEN an inf that the next module takes in, and then a loss, a gradient or a weight that is nan
+    made = frame(0, 0, "a", tensor("input", "input[0]"), bad("output", "output", inf=1))
+    phase = {"value": "manual", "weight_grad": "backward", "weight": "train"}[after.role]
+    later = frame(3, batch, "later", after, phase=phase, optimizer_step=batch)
+
+    # WHEN
+    finding = found(tmp_path, [made, absorbing(1, 0, "b"), passing(2, 0, ""), later])
+
+    # THEN the first is found, and nothing advises to ignore it
+    assert (finding.frame.module_name, finding.origin, finding.rule.is_harmless) == ("a", finding.frame, False)
+    assert finding.led_to is not None
+    assert finding.led_to.module_name == "later"
+    assert "ignore=" not in render_explanation(finding)
+    assert "has 1 nan of 4 elements after it" in render_explanation(finding)
+
+
+def test_a_mask_that_is_absorbed_is_not_blamed_for_a_loss(tmp_path: Path) -> None:
+    mask = frame(0, 0, "a", bad("input", "input[mask]", neginf=1), tensor("output", "output"))
+    loss = frame(2, 0, "loss", bad("value", "loss", nan=1), phase="manual")
+    finding = found(tmp_path, [mask, passing(1, 0, ""), loss])
+    assert (finding.frame.module_name, finding.led_to) == ("loss", None)
 
 
 def test_a_place_that_absorbs_is_the_fault_when_it_lets_something_through(tmp_path: Path) -> None:

@@ -114,6 +114,48 @@ def loss_of(make: Callable[[Any], torch.Tensor], dtype: torch.dtype = torch.floa
     return script
 
 
+class Autoencoder(nn.Module):
+    """The deviation of a VAE overflows; the decoder takes it in and gives finite values out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deviation, self.decode = Op(torch.exp), Op(lambda z: torch.sigmoid(-z))
+
+    def forward(self, log_variance: torch.Tensor) -> Any:
+        return self.decode(self.deviation(log_variance))
+
+
+def variational(record: Record) -> None:
+    model = Autoencoder()
+    with record(model) as recorder:
+        for largest in (1.0, 100.0):
+            log_variance = values(0.5, largest)
+            reconstruction = model(log_variance)
+            recorder.record("loss", loss=reconstruction.sum() + (log_variance.exp() - log_variance).sum())
+
+
+class Gate(nn.Module):
+    """An exponent overflows and is divided by; the weight's gradient is then inf x 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.exponent, self.gate = nn.Linear(1, 1), Op(torch.exp), Op(lambda x: 1 / (1 + x))
+        nn.init.constant_(self.scale.weight, 1.0)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.gate(self.exponent(self.scale(x)))
+
+
+def gated(record: Record) -> None:
+    model = Gate()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for x in (1.0, 200.0, 1.0):
+            model(values([x])).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def value_before(record: Record) -> None:
     model = nn.Linear(2, 2)
     with record(model) as recorder:
@@ -389,7 +431,19 @@ ROWS: Final[dict[str, Row]] = {
     "a loss after an output of the model that is nan": Row(
         DOMAIN, "1", loss_after_nan_output, ("loss-outside-modules",)
     ),
+    "the exponent of a VAE overflows, its decoder takes the inf in, and the loss is inf": Row(
+        ("overflow",), "deviation", variational, ("absorbed", "loss-outside-modules"), batch=1
+    ),
+    "the exponent of a gate overflows, the gate is finite, and the weights are nan at the next step": Row(
+        ("overflow",), "exponent", gated, ("absorbed", "parameter-went-bad", "nonfinite-gradient"), batch=1
+    ),
     # absorbed
+    "the exponent of a sigmoid by hand overflows, and 1 / (1 + inf) is 0": Row(
+        (*ABSORBED, "overflow"),
+        "0",
+        forward(lambda: chain(torch.exp, lambda x: 1 / (1 + x)), values(200.0, 1.0)),
+        ("bad-batch", "divisor-overflow"),
+    ),
     "a healthy encoder under a causal mask": Row(
         ABSORBED,
         "layers.0.self_attn",

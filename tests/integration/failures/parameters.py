@@ -236,6 +236,14 @@ ROWS: Final[dict[str, Row]] = {
         "certain",
         2,
     ),
+    "a second moment of 0 in float16 under an eps that float16 holds, and a weight overwritten": Row(
+        WENT,
+        "",
+        training(half_linear, lambda y: total(y, 0.0), adam(eps=1e-4), *ones(3), before=overwritten(INF, 2), **STATE),
+        ("optimizer-underflow",),
+        "certain",
+        2,
+    ),
     # a gradient that was applied although its loss was scaled
     "a scaled float16 gradient is applied by hand": Row(
         (*APPLIED, *GRADIENT), "0", unscaled(), ("parameter-went-bad", "optimizer-overflow"), "likely", 3

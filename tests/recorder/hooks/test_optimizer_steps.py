@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim import optimizer as torch_optimizer
 
+from overflow_analyzer import open_trace
 from overflow_recorder.hooks.optimizer_steps import OptimizerSteps
 from tests.recorder.recordings import recording
 
@@ -44,6 +45,27 @@ def test_steps_taken_before_a_frame(tmp_path: Path) -> None:
         (4, 2),
         (5, 2),
     ]
+
+
+def test_the_classes_of_optimizers_are_recorded_with_their_numbers(tmp_path: Path) -> None:
+    # GIVEN two optimizers of one model; of another one nothing is known
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    adam = torch.optim.Adam([model.weight], lr=0.25, eps=0.5, weight_decay=float("inf"))
+
+    # WHEN
+    with recording(model, tmp_path / "run"):
+        step(torch.optim.SGD([model.bias], lr=0.125), model)
+        step(torch.optim.Adagrad(other.parameters()), other)
+        for _ in range(2):
+            step(adam, model)
+
+        # THEN it is in the trace at once, so that a kill does not lose it; what is no finite number is left out
+        (rank,) = open_trace(tmp_path / "run").ranks
+        assert set(rank.run.optimizers) == {"SGD", "Adam"}
+        assert rank.run.optimizers["SGD"]["lr"] == 0.125
+        assert (rank.run.optimizers["Adam"]["lr"], rank.run.optimizers["Adam"]["eps"]) == (0.25, 0.5)
+        assert "weight_decay" not in rank.run.optimizers["Adam"]
+    assert open_trace(tmp_path / "run").ranks[0].run.optimizers == rank.run.optimizers
 
 
 def test_another_models_optimizer_does_not_count(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ PATIENCE = 60.0
         ({"max_frames_to_save": 1000}, 10, False, 20_000),
         ({"every_n_batches": 1}, 10, True, 131_072 + 2 * 21 * 10),
         ({"max_frames_to_save": 10**6}, 100, True, 1 << 20),
-        ({"max_bytes": 1 << 20}, 10, True, (1 << 18) // 256),
+        ({"max_bytes": 1 << 20}, 10, True, (1 << 18) // 264),
         ({"max_bytes": 1 << 16}, 10, True, 64),
         ({"max_bytes": 1 << 30}, 10, False, 4096),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -100,6 +100,8 @@ class Case:
     """What the recorder saw when it ran the origin module again."""
     look_up: Callable[[int], Mapping[str, ModuleSettings]] = lambda _: {}
     """Reads what the modules are in a batch: only where a module has made it."""
+    optimizers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """As in ``RunInfo``; empty where no step was seen, or in a trace of an older recorder."""
     replicated: bool = False
     """Whether the other ranks' observations of it in an earlier batch had the same figure."""
 

@@ -81,7 +81,7 @@ def _loss_outside_modules(case: Case) -> Verdict | None:
     # A frame that was not kept may have made it.
     places = [one.frame_in_batch for one in (*case.batch, case.frame)]
     without_gaps = places == list(range(places[0], places[0] + len(places)))
-    finite = "gave out finite values" if not spoilt else "gave out finite values, or ones that others took in"
+    finite = "are finite" if not any(one.nonfinite_entries for one in modules) else "came to nothing non-finite"
     return "likely" if without_gaps and not spoilt else "possible", (
         case.where,
         f"the {counted(len(modules), 'module frame')} recorded in batch {case.frame.batch_number} before it {finite}",

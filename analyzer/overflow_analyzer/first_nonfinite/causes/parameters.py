@@ -11,6 +11,7 @@ from overflow_analyzer.text.wording import counted
 if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.causes.case import Case, Verdict
     from overflow_analyzer.format.columns import Role
+    from overflow_analyzer.format.float_formats import FloatFormat
     from overflow_analyzer.format.frames import Entry
 
 
@@ -82,7 +83,10 @@ GRADIENT_APPLIED = CauseRule(
 def _optimizer_underflow(case: Case) -> Verdict | None:
     """A narrow second moment is 0, and Adam's eps is 0 there too: the step divides by 0."""
     entry, limits, last = case.entry, case.limits, case.last_finite
-    if entry.role != "weight" or limits is None or limits.smallest_subnormal / 2 <= _ADAM_EPS or last is None:
+    if entry.role != "weight" or limits is None or last is None:
+        return None
+    lost = _lost_eps(case, limits)
+    if lost is None:
         return None
     moments = [one for one in _of_parameter(case, "optimizer_state") if one.context.endswith(_SECOND_MOMENTS)]
     gradients = _of_parameter(case, "weight_grad")
@@ -97,10 +101,22 @@ def _optimizer_underflow(case: Case) -> Verdict | None:
         case.what,
         *_when(case),
         *(f"{one.context} holds zeros (abs min 0)" for one in zeros[-2:]),
-        f"an eps of {_ADAM_EPS:g} (Adam's default) is 0 in {limits.name}, whose smallest value is {smallest:.2e}",
+        lost,
         f"so is the square of a gradient below {(smallest / 2) ** 0.5:.1e}",
         *([f"its last gradient before was finite (abs max {gradients[-1].abs_max:.2e})"] if finite else ()),
     )
+
+
+def _lost_eps(case: Case, limits: FloatFormat) -> str | None:
+    """Say which optimizer's eps is 0 in a format; None where each divides by one that is not, or by none."""
+    known = {f"{name}'s": values["eps"] for name, values in case.optimizers.items() if "eps" in values}
+    if not case.optimizers:
+        known = {"Adam's default": _ADAM_EPS}
+    lost = next((name for name, eps in known.items() if eps <= limits.smallest_subnormal / 2), None)
+    if lost is None:
+        return None
+    smallest = f"{limits.name}, whose smallest value is {limits.smallest_subnormal:.2e}"
+    return f"an eps of {known[lost]:g} ({lost}) is 0 in {smallest}"
 
 
 OPTIMIZER_UNDERFLOW = CauseRule(
@@ -143,7 +159,9 @@ def _went_bad(case: Case) -> Verdict | None:
     if case.entry.role != "weight":
         return None
     if case.last_finite is not None:
-        return "certain", (case.what, *_when(case))
+        steps = case.frame.optimizer_step - case.last_finite.optimizer_step
+        lost = _lost_eps(case, case.limits) if steps and case.optimizers and case.limits is not None else None
+        return "certain", (case.what, *_when(case), *([lost] if lost else ()))
     return "possible", (case.what, "no earlier figures of it were recorded: when it became non-finite is not known")
 
 
@@ -210,7 +228,8 @@ def _when(case: Case) -> tuple[str, ...]:
     if last is None:
         return ()
     figure = "" if last.finite_abs_max is None else f" (abs max {last.finite_abs_max:.2e})"
-    taken = f"{counted(step - last.optimizer_step, 'optimizer step')} lay between"
+    by = f" of {' and '.join(case.optimizers)}" if case.optimizers else ""
+    taken = f"{counted(step - last.optimizer_step, 'optimizer step')}{by} lay between"
     if step == last.optimizer_step:
         # Where no step was ever counted, the recorder may not see them.
         taken = "no optimizer step lay between: it was changed outside any step" if step else "no step was counted"
