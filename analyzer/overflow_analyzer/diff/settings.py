@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from overflow_analyzer.diff.align.wrappers import strip_wrappers, wrapper_chains
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
     from overflow_analyzer.diff.align.plan import RankPair
     from overflow_analyzer.diff.model import Divergence, ModulePair
     from overflow_analyzer.format.modules import Modules, ModuleSettings
+    from overflow_analyzer.trace.rank_trace import RankTrace
 
 
 _IN_THE_ROWS: Final = frozenset({"dtypes", "devices"})
 """What the rows say of each tensor."""
+_UNSEEN_ENDS: Final = frozenset({"killed", "still running", "unknown"})
+"""Ends at which no recorder looked at the modules again."""
 _SCRIPT: Final = "__main__."
 
 
@@ -37,12 +41,17 @@ def setting_differences(
     for a, b in ranks:
         if a.modules is None or b.modules is None:
             continue
-        for number, after in _moments(a.modules, b.modules, offset) if batch is None else [(batch, None)]:
+        until = min(_looked_until(a), _looked_until(b) - offset)
+        moments = [one for one in _moments(a.modules, b.modules, offset) if one[0] <= until]
+        for number, after in moments if batch is None else [(batch, None)]:
             in_a, in_b = a.modules.at(number), b.modules.at(number + offset)
             for name, other in _counterparts(in_a, in_b, matched):
                 for change in _changes(in_a[name], in_b[other], in_a.get(""), in_b.get("")):
-                    difference = SettingDifference(name, other, in_a[name].class_name, *change, number, after)
-                    found.setdefault((name, change), difference)
+                    # What changes as both run, such as a count of calls, differs at their ends as their lengths do.
+                    runs = ((a.modules, name), (b.modules, other))
+                    if after is None or not all(_varies(*run, change.setting) for run in runs):
+                        difference = SettingDifference(name, other, in_a[name].class_name, *change, number, after)
+                        found.setdefault((name, change), difference)
     return tuple(found.values())
 
 
@@ -66,6 +75,18 @@ def settings_of(
             or (one.module_name.startswith(f"{name}." if name else "") and one.module_name not in with_frames)
         )
     )
+
+
+def _looked_until(rank: RankTrace) -> float:
+    """Return the batch up to which a run's modules are known."""
+    states = () if rank.modules is None else rank.modules.states
+    return float(states[-1].batch_number) if states and rank.ended in _UNSEEN_ENDS else math.inf
+
+
+def _varies(modules: Modules, name: str, setting: str) -> bool:
+    """Whether a setting of a module changed during a run."""
+    seen = (one for state in modules.states for one in state.modules if one.name == name)
+    return len({one.values.get(setting) for one in seen}) > 1
 
 
 def _moments(a: Modules, b: Modules, offset: int) -> list[tuple[int, int | None]]:

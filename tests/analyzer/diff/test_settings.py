@@ -124,6 +124,28 @@ def test_the_same_change_in_both_runs_is_no_difference(tmp_path: Path) -> None:
     assert compared(tmp_path, changing(NORM, OTHER, 2, 0), changing(NORM, OTHER, 2, 0)).settings == ()
 
 
+def test_what_changes_as_both_run_is_no_setting(tmp_path: Path) -> None:
+    # GIVEN a count of calls, which is another one at the end because the one run was longer
+    def counted(calls: int) -> ModuleSettings:
+        return replace(NORM, attributes={"calls": str(calls)})
+
+    a, b = changing(counted(0), counted(3), 2, 0), changing(counted(0), counted(9), 8, 0)
+    assert compared(tmp_path / "both", a, b).settings == ()
+
+    # GIVEN one that is not the same from the start, or that one run alone changes THEN it is one
+    assert len(compared(tmp_path / "start", changing(counted(1), counted(3), 2, 0), b).settings) == 1
+    assert len(compared(tmp_path / "one", a, [counted(0)]).settings) == 1
+
+
+def test_what_nobody_looked_at_any_more_is_not_compared(tmp_path: Path) -> None:
+    # GIVEN an eps that A changed, and a run B that was killed, whose modules were seen at its start alone
+    paths = [
+        write_modules(write_trace(tmp_path / "a", FRAMES), changing(NORM, OTHER, 2, 0)),
+        write_modules(write_trace(tmp_path / "b", FRAMES, replace(RUN, end=None)), modules(ROOT, NORM)),
+    ]
+    assert diff_traces(*map(open_trace, paths)).settings == ()
+
+
 def test_one_batch_alone_is_compared_as_it_was_then(tmp_path: Path) -> None:
     a, b = modules(ROOT, NORM), changing(NORM, OTHER, 2, 1)
     assert compared(tmp_path / "1", a, b, batch=1).settings == ()

@@ -324,6 +324,17 @@ def test_a_disk_that_refuses_costs_the_settings_alone(tmp_path: Path, monkeypatc
     assert (len(warned), len(frames), rank.modules, rank.lost_modules) == (1, 5, None, None)
 
 
+def test_a_fault_of_our_own_costs_the_settings_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module_states.ModuleStates, "_settings", broken)
+    one = model()
+    with pytest.warns(RecorderWarning, match="the modules' settings are not recorded .*ZeroDivisionError") as warned:
+        frames = recordings.record(one, tmp_path / "run", lambda: one(torch.ones(2, 4)))
+    assert (len(warned), len(frames), open_trace(tmp_path / "run").ranks[0].ended) == (1, 5, "closed")
+
+
 def test_overwriting_removes_the_earlier_ones(tmp_path: Path) -> None:
     # GIVEN a run with settings WHEN one without a model's modules overwrites it THEN they are the new run's
     record(model(), tmp_path / "run")
