@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from overflow_analyzer.format.columns import KINDS, PHASES, ROLES
+from overflow_analyzer.format.frames import Entry as RecordedEntry
+from overflow_analyzer.format.frames import Frame
 from overflow_recorder.recording.ignoring import IgnorePatterns
 from overflow_recorder.recording.measuring import Deferred, Measuring
 from overflow_recorder.recording.values import MAX_LEAVES, More, walk, walk_inputs
@@ -17,7 +19,7 @@ from overflow_recorder.storage.packed_tensor import NOT_A_TENSOR, PackedTensor
 from overflow_recorder.storage.window import FrameHead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -55,6 +57,17 @@ class PendingFrame(NamedTuple):
         """Return the same with the figures that were on a device."""
         entries = [(kind, role, at, getattr(one, "measured", one)) for kind, role, at, one in self.entries]
         return self._replace(entries=entries, nonfinite=_is_nonfinite(entries))
+
+    def as_frame(self, number: int, names: Sequence[str]) -> Frame:
+        """Return it as callbacks are told of it, with its number; ``names`` is the window's dictionary."""
+        batch, in_batch, call, name, class_name, phase, step, time_ns = self.head
+        entries: Iterable[Any] = self.entries  # none is on a device by now
+        rows = [
+            RecordedEntry(ROLES[role], names[at], KINDS[kind], **one.values(names)) for kind, role, at, one in entries
+        ]
+        return Frame(
+            batch, number, in_batch, call, names[name], names[class_name], PHASES[phase], step, time_ns, tuple(rows)
+        )
 
 
 class _Call:

@@ -410,13 +410,14 @@ class Session:
         listening = self._listens_to("frame")
         if number is None or not (found or listening):
             return []
-        window = tuple(self._storage.window.last_frames(None if found else 1))
-        events: list[_Event] = [("frame", FrameEvent(window[-1]))] if listening else []
+        window = self._storage.window
+        last = frame.as_frame(number, window.names)
+        events: list[_Event] = [("frame", FrameEvent(last))] if listening else []
         if found:
+            frames = tuple(window.last_frames())
             self._reported.add(frame.module_name)
-            self._storage.window.keep_window()
-            last = window[-1]
-            events.append(("nonfinite", NonFiniteEvent(last, window, last.batch_number, last.nonfinite_entries)))
+            window.keep_window()
+            events.append(("nonfinite", NonFiniteEvent(last, frames, last.batch_number, last.nonfinite_entries)))
         return events
 
     def _flush(self) -> Iterator[_Event]:

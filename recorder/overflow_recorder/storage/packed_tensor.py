@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from overflow_analyzer.format.columns import COUNT_COLUMNS, MAX_DIMENSIONS
+import numpy as np
+
+from overflow_analyzer.format.columns import BY_NAME, COUNT_COLUMNS, MAX_DIMENSIONS, NAME_SLOT, columns_of
 from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_analyzer.format.ring_layout import PRESENT, RING_ROW, field_offset, packing
 from overflow_recorder.statistics.figures import ALL_FINITE, EXTREMA, Figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from overflow_recorder.statistics import Description
 
@@ -20,6 +22,7 @@ TENSOR_OFFSET: Final = field_offset("shape")
 """From here to its end a row has what is known of its tensor: shape, numel, the four names, figures."""
 _NAMES: Final = struct.Struct("<4I")
 _NOTE: Final = struct.Struct("<I")
+_COLUMNS: Final = columns_of("tensor", "figure")
 _NOTE_AT: Final = field_offset("note") - TENSOR_OFFSET
 _SHAPES: Final = [struct.Struct(f"<{count}q{8 * (MAX_DIMENSIONS - count)}x") for count in range(MAX_DIMENSIONS + 1)]
 
@@ -60,6 +63,19 @@ class PackedTensor(NamedTuple):
         """Return the same with another note."""
         before, after = self.tensor[:_NOTE_AT], self.tensor[_NOTE_AT + _NOTE.size :]
         return self._replace(tensor=before + _NOTE.pack(position) + after)
+
+    def values(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return what was packed, by column; ``names`` is the window's dictionary."""
+        row = np.frombuffer(bytes(TENSOR_OFFSET) + self.tensor, RING_ROW)[0]
+        values: dict[str, Any] = {}
+        for name in _COLUMNS:
+            value = row[name].tolist()
+            if BY_NAME[name].slot == NAME_SLOT:
+                value = names[value] or None
+            values[name] = value if self.present & PRESENT.get(name, self.present) else None
+        if values["shape"] is not None:
+            values["shape"] = tuple(values["shape"][: self.dimensions])
+        return values
 
 
 NOT_A_TENSOR: Final = PackedTensor(

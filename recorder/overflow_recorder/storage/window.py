@@ -257,12 +257,10 @@ class Window:
             self.released = max(self.released, row)
             self.kept_windows = [(start, stop) for start, stop in self.kept_windows if stop > row]
 
-    def last_frames(self, count: int | None = None) -> list[Frame]:
-        """Return the last ``count`` frames of the rolling window (all of it by default), oldest first."""
+    def last_frames(self) -> list[Frame]:
+        """Return the frames of the rolling window, oldest first."""
         with self.lock:
-            start = self.window_start
-            starts = [at for at in self._starts if at >= start][-(count or 0) :]
-            rows = self.rows(starts[0] if starts else self.published, self.published)
+            rows = self.rows(self.window_start, self.published)
         return list(frames_from_tables([rows_to_table(rows, self.names)]))
 
     def frames_seen(self) -> int:

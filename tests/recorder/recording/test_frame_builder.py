@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
@@ -266,6 +266,34 @@ def test_the_report_is_printed_where_a_forward_raises_at_a_nan(
     with pytest.raises(KeyError):
         record(model, tmp_path / "run", lambda: model(X * float("nan")), on_nonfinite="raise")
     assert "Detected inf/nan during batch_number=0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("statistics", ["extrema", "full"])
+def test_a_callback_is_given_the_frames_that_the_trace_has(statistics: str, tmp_path: Path) -> None:
+    # GIVEN inputs and outputs of every kind: no tensor, no element, no value, not finite, intended, of many dimensions
+    class Keep:
+        frames: ClassVar[list[Any]] = []
+
+        def on_frame(self, recorder: Any, event: Any) -> None:
+            self.frames.append(event.frame)
+
+    def forward(inner: Any, x: torch.Tensor, *rest: Any) -> Any:
+        return [inner(x), None, "text", x[:0], x.to("meta"), x / 0, x.sqrt(), x[(None,) * 9], x.bfloat16()]
+
+    model = Forward(forward, nn.BatchNorm1d(2))
+
+    # WHEN
+    def run() -> None:
+        for _ in range(2):
+            model(torch.cat([X, X * 2]).requires_grad_(), {"a": 1})[0].sum().backward()
+
+    roles = ("weight", "buffer", "input", "output", "weight_grad")
+    options = {"statistics": statistics, "ignore": ["0:output"], "roles": roles, "callbacks": [Keep]}
+    frames = record(model, tmp_path / "run", run, **options)
+
+    # THEN field by field (nan is nan)
+    assert len(frames) == 8
+    assert list(map(repr, Keep.frames)) == list(map(repr, frames))
 
 
 def test_a_recorder_that_a_callback_closes_while_a_forward_raises(tmp_path: Path) -> None:

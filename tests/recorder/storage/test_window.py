@@ -199,7 +199,6 @@ def test_the_last_frames_as_objects(window: Window) -> None:
     for value in range(5):
         append(window, value * 10.0)
     assert [value_of(frame) for frame in window.last_frames()] == [20.0, 30.0, 40.0]
-    assert [value_of(frame) for frame in window.last_frames(1)] == [40.0]
 
 
 def test_a_window_is_never_more_than_half_the_ring(tmp_path: Path) -> None:
