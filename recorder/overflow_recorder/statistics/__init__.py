@@ -7,10 +7,9 @@ for it. `describe` names what was measured. None of them raises for any tensor, 
 from __future__ import annotations
 
 from overflow_recorder.statistics.describe import Description, describe
-from overflow_recorder.statistics.device_buffer import DeviceBuffer
+from overflow_recorder.statistics.device_buffer import BackendName, DeviceBuffer
 from overflow_recorder.statistics.figures import Figures, Statistics
 from overflow_recorder.statistics.host.masked_rows import masked_rows
 from overflow_recorder.statistics.host.measure import measure
-from overflow_recorder.statistics.selection import BackendName
 
 __all__ = ["BackendName", "Description", "DeviceBuffer", "Figures", "Statistics", "describe", "masked_rows", "measure"]

@@ -7,11 +7,9 @@ from typing import NamedTuple
 import torch
 
 from overflow_recorder.faults import raised_by_signal_handler
-from overflow_recorder.statistics.formats import FORMATS
-from overflow_recorder.statistics.packed import COMPLEX, FLOAT4_DTYPE
+from overflow_recorder.statistics.formats import COMPLEX, FLOAT4_DTYPE, FORMATS
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
-from overflow_recorder.statistics.unwrap import is_functorch_wrapped, unwrap
-from overflow_recorder.statistics.values import has_memory, is_dequantized, is_masked
+from overflow_recorder.statistics.values import has_memory, is_dequantized, is_functorch_wrapped, is_masked, unwrap
 
 UNKNOWN_SIZE = -1
 """Stands for a size that is not a number: a nested tensor's ragged dimension, or a symbol while torch compiles."""
@@ -63,7 +61,8 @@ def _describe_any(tensor: torch.Tensor) -> Description:
     device = str(tensor.device)
     if tensor.device.type != "meta":
         _devices[tensor.device] = device
-    shape, numel = _size(shown)
+    shape = tuple(_length(shown, dimension) for dimension in range(shown.dim()))
+    numel = shown.numel() if type(shown.numel()) is int else UNKNOWN_SIZE
     if inner is not None:
         note, factor = _special(inner)
         notes, numel = (*notes, *note), numel * factor
@@ -85,12 +84,6 @@ def _special(tensor: torch.Tensor) -> tuple[tuple[str, ...], int]:
     if tensor.dtype == FLOAT4_DTYPE:
         return ("two values an element",), 2
     return (), 1
-
-
-def _size(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
-    numel = tensor.numel()
-    shape = tuple(_length(tensor, dimension) for dimension in range(tensor.dim()))
-    return shape, numel if type(numel) is int else UNKNOWN_SIZE
 
 
 def _length(tensor: torch.Tensor, dimension: int) -> int:

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 
 from overflow_recorder.faults import raised_by_signal_handler
-from overflow_recorder.statistics.derived import with_zeros
-from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Figures, Statistics
+from overflow_recorder.statistics.figures import EMPTY, UNKNOWN, Decoder, Figures, Statistics, with_zeros
 from overflow_recorder.statistics.formats import FORMATS, Array
 from overflow_recorder.statistics.host.measure import measure as measure_on_host
 from overflow_recorder.statistics.memory import storage_address
 from overflow_recorder.statistics.quiet import PLAIN, function_mode_enabled, quiet
-from overflow_recorder.statistics.selection import BackendName, select_backends
 from overflow_recorder.statistics.streams import Streams
-from overflow_recorder.statistics.unwrap import is_functorch_wrapped
-from overflow_recorder.statistics.values import Values, values_of
-
-if TYPE_CHECKING:
-    from overflow_recorder.statistics.backends import Decoder
+from overflow_recorder.statistics.torch_operations import TorchOperations
+from overflow_recorder.statistics.values import Values, is_functorch_wrapped, values_of
 
 _log = logging.getLogger(__name__)
 
 _ROWS = 512  # of the first chunk
+
+BackendName = Literal["auto", "torch", "triton"]
+"""`auto`: Triton on a CUDA or ROCm device where it is installed, torch operations for all it cannot read."""
+
+
+class Backend(Protocol):
+    """Writes the figures of tensors into rows of a buffer on their device, and never waits for it."""
+
+    columns: int
+    """float64 numbers a row."""
+
+    def reset(self, rows: torch.Tensor) -> None:
+        """Prepare rows before they are written (again)."""
+
+    def enqueue(self, values: Values, rows: torch.Tensor, index: int) -> Decoder | None:
+        """Have the figures of a tensor with at least one element written into `rows[index]`; under `quiet`.
+
+        Returns:
+            What reads that row; None where this backend cannot read such a tensor.
+        """
 
 
 class DeviceBuffer:
@@ -47,7 +63,8 @@ class DeviceBuffer:
     def __init__(self, device: torch.device, statistics: Statistics, backend: BackendName = "auto") -> None:
         self._device = device
         self._statistics: Statistics = statistics
-        self._quick, self._general = select_backends(backend, device, statistics)
+        self._quick = quick_backend(backend, device, statistics)
+        self._general: Backend = TorchOperations(statistics)
         self._columns = max(self._general.columns, self._quick.columns if self._quick else 0)
         self._chunks: list[torch.Tensor] = []
         self._room = 0  # rows in all chunks
@@ -152,6 +169,20 @@ class DeviceBuffer:
             count -= len(rows)
         self._streams.wait()
         return np.concatenate([copy.numpy() for copy in copies])
+
+
+def quick_backend(name: BackendName, device: torch.device, statistics: Statistics) -> Backend | None:
+    """Choose what reads a device's plain dense tensors and runs no torch operation, if anything can.
+
+    Raises:
+        ImportError: `triton` was asked for by name and is not installed.
+    """
+    on_device = device.type == "cuda" and torch.cuda.is_available()
+    if name == "triton" or (name == "auto" and on_device and importlib.util.find_spec("triton") is not None):
+        from overflow_recorder.statistics.triton.kernels import TritonKernels
+
+        return TritonKernels(statistics)
+    return None
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

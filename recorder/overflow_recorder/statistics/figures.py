@@ -1,8 +1,13 @@
-"""What is known of one tensor's numbers, and what one asks for."""
+"""What is known of one tensor's numbers, what one asks for, and what follows from the figures of a part of it."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+from overflow_analyzer.format.columns import COLUMNS
+from overflow_recorder.statistics.formats import Array
 
 Statistics = Literal["extrema", "full"]
 """`extrema`: the extrema and the exact non-finite counts. `full`: zeros, subnormals, mean and rms as well."""
@@ -38,11 +43,9 @@ class Figures(NamedTuple):
     neginf_row_count: int | None = None
     """Rows of the last dimension that are -inf throughout; see `masked_rows`."""
 
-    @property
-    def finite(self) -> bool:
-        """True where the values are known and none is inf or nan (an empty tensor is finite)."""
-        return self.nan_count == 0 and self.posinf_count == 0 and self.neginf_count == 0
 
+Decoder = Callable[[Array], Figures]
+"""Turns a tensor's row of a device buffer, once it has reached the host, into figures. It holds no tensor."""
 
 UNKNOWN = Figures(None, None, None, None, None, None)
 """The figures of a tensor whose values cannot be had."""
@@ -56,3 +59,56 @@ EMPTY: dict[Statistics, Figures] = {
     "full": Figures(None, None, None, 0, 0, 0, zero_count=0, subnormal_count=0),
 }
 """The figures of a tensor without elements."""
+
+_COUNTS: Final = tuple(column.name for column in COLUMNS if column.of == "figure" and column.repeated)
+
+
+def negated(figures: Figures) -> Figures:
+    """The figures of the negative of a tensor."""
+    return figures._replace(posinf_count=figures.neginf_count, neginf_count=figures.posinf_count)
+
+
+def repeated(figures: Figures, times: int) -> Figures:
+    """The figures of a tensor that has each element so many times."""
+    known = {name: getattr(figures, name) for name in _COUNTS}
+    return figures._replace(**{name: count * times for name, count in known.items() if count is not None})
+
+
+def with_zeros(figures: Figures, zeros: int, size: int) -> Figures:
+    """The figures of a tensor that has zeros beside the `size` elements measured."""
+    if figures.nan_count is None or figures.posinf_count is None or figures.neginf_count is None:
+        return figures
+    finite = size - figures.nan_count - figures.posinf_count - figures.neginf_count
+    nan = figures.nan_count > 0
+    extended = figures._replace(
+        abs_min=math.nan if nan else 0.0,
+        abs_max=figures.abs_max or 0.0,
+        finite_abs_max=figures.finite_abs_max or 0.0,
+    )
+    if figures.zero_count is None:
+        return extended
+    share = finite / (finite + zeros)
+    return extended._replace(
+        zero_count=figures.zero_count + zeros,
+        abs_mean=(figures.abs_mean or 0.0) * share,
+        rms=(figures.rms or 0.0) * math.sqrt(share),
+    )
+
+
+def means(
+    total: float, squares: float, count: int, largest: float | None, shift: int
+) -> tuple[float, float] | tuple[None, None]:
+    """Mean magnitude and root mean square of `count` finite elements.
+
+    Args:
+        total: Sum of the magnitudes, times 2**shift.
+        squares: Sum of the squares of the magnitudes times 2**shift.
+        count: Elements summed.
+        largest: The largest of them; rounding must not carry a mean above it, for there float64 may end.
+        shift: See `total`.
+    """
+    if largest is None:
+        return None, None
+    ceiling = math.ldexp(largest, shift)
+    mean, rms = min(total / count, ceiling), min(math.sqrt(squares / count), ceiling)
+    return math.ldexp(mean, -shift), math.ldexp(rms, -shift)

@@ -55,14 +55,6 @@ class Format:
     """Exponent bias of a float."""
     has_zero: bool = True
     """Whether magnitude 0 is the number 0."""
-    width: int = field(init=False)
-    """Bytes an element."""
-    piece: int = field(init=False)
-    """Elements a piece."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "width", self.source.itemsize)
-        object.__setattr__(self, "piece", PIECE_BYTES // self.source.itemsize)
 
 
 NAN_WITHOUT_NEGATIVE_ZERO = -0x80
@@ -142,14 +134,6 @@ def _struct_values(integer: str, floating: str, shift: int = 0) -> Callable[[int
     return values
 
 
-def _exponent_values(low: int, high: int) -> tuple[float, float]:
-    return math.ldexp(1.0, low - 127), math.ldexp(1.0, high - 127)
-
-
-def _integer_values(low: int, high: int) -> tuple[float, float]:
-    return float(low), float(high)
-
-
 def _ieee(width: int, mantissa_bits: int, values: Callable[[int, int], tuple[float, float]] | None = None) -> Format:
     exponent_bits = 8 * width - 1 - mantissa_bits
     infinity = ((1 << exponent_bits) - 1) << mantissa_bits
@@ -171,7 +155,7 @@ def _ieee(width: int, mantissa_bits: int, values: Callable[[int, int], tuple[flo
     )
 
 
-def _finite_only(mantissa_bits: int, bias: int, *, negative_zero: bool, limit: int = 0x7F) -> Format:
+def _finite_only(mantissa_bits: int, bias: int, *, negative_zero: bool, limit: int = 0x7F, mask: int = 0x7F) -> Format:
     """A float8 without inf: nan is the largest magnitude, or stands where -0 would."""
     return Format(
         source=np.dtype("i1"),
@@ -180,7 +164,7 @@ def _finite_only(mantissa_bits: int, bias: int, *, negative_zero: bool, limit: i
         values=_float_values(mantissa_bits, bias),
         numbers=shifted,
         limit=limit,
-        mask=np.array(0x7F, "i1"),
+        mask=np.array(mask, "i1"),
         smallest_normal=1 << mantissa_bits,
         mantissa_bits=mantissa_bits,
         bias=bias,
@@ -192,31 +176,20 @@ def _integer(kind: str, width: int) -> Format:
         source=np.dtype(f"{kind}{width}"),
         magnitude=np.dtype(f"u{width}"),
         magnitudes=absolute if kind == "i" else unchanged,
-        values=_integer_values,
+        values=lambda low, high: (float(low), float(high)),
         numbers=converted,
         limit=(1 << (8 * width)) - 1,
     )
 
 
-FLOAT4 = Format(
-    source=np.dtype("i1"),
-    magnitude=np.dtype("i1"),
-    magnitudes=masked,
-    values=_float_values(1, 1),
-    numbers=shifted,
-    limit=7,
-    mask=np.array(7, "i1"),
-    smallest_normal=2,
-    mantissa_bits=1,
-    bias=1,
-)
+FLOAT4 = _finite_only(1, 1, negative_zero=True, limit=7, mask=7)
 """float4_e2m1fn, one value a byte (torch packs two; they are unpacked first)."""
 
 _EXPONENT_ONLY = Format(
     source=np.dtype("u1"),
     magnitude=np.dtype("u1"),
     magnitudes=unchanged,
-    values=_exponent_values,
+    values=lambda low, high: (math.ldexp(1.0, low - 127), math.ldexp(1.0, high - 127)),
     numbers=from_exponents,
     limit=0xFE,
     bias=127,
@@ -224,25 +197,30 @@ _EXPONENT_ONLY = Format(
 )
 
 
-def _named(formats: dict[str, Format]) -> dict[torch.dtype, Format]:
-    """Leave out the dtypes that this torch does not have."""
-    return {getattr(torch, name): form for name, form in formats.items() if hasattr(torch, name)}
+_BY_NAME: dict[str, Format] = {
+    "float16": _ieee(2, 10, _struct_values("<HH", "<ee")),
+    "bfloat16": _ieee(2, 7, _struct_values("<II", "<ff", shift=16)),
+    "float32": _ieee(4, 23, _struct_values("<II", "<ff")),
+    "float64": _ieee(8, 52, _struct_values("<QQ", "<dd")),
+    "float8_e5m2": _ieee(1, 2),
+    "float8_e4m3fn": _finite_only(3, 7, negative_zero=True, limit=0x7E),
+    "float8_e5m2fnuz": _finite_only(2, 16, negative_zero=False),
+    "float8_e4m3fnuz": _finite_only(3, 8, negative_zero=False),
+    "float8_e8m0fnu": _EXPONENT_ONLY,
+    "bool": _integer("u", 1),
+    **{f"uint{8 * width}": _integer("u", width) for width in (1, 2, 4, 8)},
+    **{f"int{8 * width}": _integer("i", width) for width in (1, 2, 4, 8)},
+}
+FORMATS: dict[torch.dtype, Format] = {
+    getattr(torch, name): form for name, form in _BY_NAME.items() if hasattr(torch, name)
+}
+"""Every dtype of this torch whose elements are read straight from memory."""
 
+COMPLEX: dict[torch.dtype, tuple[np.dtype[Any], torch.dtype]] = {
+    torch.complex32: (np.dtype("i4"), torch.float16),
+    torch.complex64: (np.dtype("c8"), torch.float32),
+    torch.complex128: (np.dtype("c16"), torch.float64),
+}
+"""How a complex element is read from memory, and the dtype of its magnitude."""
 
-FORMATS: dict[torch.dtype, Format] = _named(
-    {
-        "float16": _ieee(2, 10, _struct_values("<HH", "<ee")),
-        "bfloat16": _ieee(2, 7, _struct_values("<II", "<ff", shift=16)),
-        "float32": _ieee(4, 23, _struct_values("<II", "<ff")),
-        "float64": _ieee(8, 52, _struct_values("<QQ", "<dd")),
-        "float8_e5m2": _ieee(1, 2),
-        "float8_e4m3fn": _finite_only(3, 7, negative_zero=True, limit=0x7E),
-        "float8_e5m2fnuz": _finite_only(2, 16, negative_zero=False),
-        "float8_e4m3fnuz": _finite_only(3, 8, negative_zero=False),
-        "float8_e8m0fnu": _EXPONENT_ONLY,
-        "bool": _integer("u", 1),
-        **{f"uint{8 * width}": _integer("u", width) for width in (1, 2, 4, 8)},
-        **{f"int{8 * width}": _integer("i", width) for width in (1, 2, 4, 8)},
-    }
-)
-"""Every dtype whose elements are read straight from memory."""
+FLOAT4_DTYPE: torch.dtype | None = getattr(torch, "float4_e2m1fn_x2", None)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from overflow_recorder.statistics.formats import PIECE_BYTES, Array
+from overflow_recorder.statistics.formats import COMPLEX, FLOAT4, FLOAT4_DTYPE, FORMATS, PIECE_BYTES, Array, Format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 # over it keeps nothing alive: arrays must not outlive the call in which the tensor is held.
 ADDRESSES: Any = (ctypes.c_char * (2**63 - 1)).from_address(0)
 
-
-def _storage_pointer(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 # The first byte of a tensor's storage. torch's own name for it is private; the public one would turn a lazy clone,
 # which shares memory until it is written to, into a real one.
-storage_address: Callable[[torch.Tensor], int] = getattr(torch._C, "_data_address", _storage_pointer)
+storage_address: Callable[[torch.Tensor], int] = getattr(
+    torch._C, "_data_address", lambda tensor: tensor.untyped_storage().data_ptr()
+)
 
 
 class Scratch(threading.local):
@@ -125,3 +122,38 @@ def _blocks(array: Array, limit: int) -> Iterator[Array]:
     else:
         for part in array:
             yield from _blocks(part, limit)
+
+
+def packed(tensor: torch.Tensor) -> tuple[Callable[[], Iterator[Array]], Format, int]:
+    """Prepare to read a strided host tensor whose elements are not one number each: complex ones, and packed float4.
+
+    Call this, and what it returns, under `quiet`.
+
+    Returns:
+        What yields the elements (of complex ones the magnitudes), each time anew; the format of what it yields; how
+        often each element occurs.
+
+    Raises:
+        KeyError: The dtype is unknown.
+        MemoryError: The tensor's memory has been given back.
+    """
+    if tensor.dtype == FLOAT4_DTYPE:
+        array, repeats = elements(tensor, FLOAT4.source)
+        return partial(_float4_pieces, array), FLOAT4, repeats
+    source, part = COMPLEX[tensor.dtype]
+    array, repeats = elements(tensor, source)
+    return partial(_magnitude_pieces, array, tensor.dtype), FORMATS[part], repeats
+
+
+def _magnitude_pieces(array: Array, dtype: torch.dtype) -> Iterator[Array]:
+    """Yield the bits of torch's own abs() of each piece."""
+    for piece in pieces(array):
+        magnitudes: Array = torch.from_numpy(piece).view(dtype).abs().numpy()
+        yield magnitudes.view(f"i{magnitudes.itemsize}")
+
+
+def _float4_pieces(array: Array) -> Iterator[Array]:
+    """Yield both float4 of each byte, a byte each."""
+    for piece in pieces(array):
+        yield piece & 0xF
+        yield (piece >> 4) & 0xF

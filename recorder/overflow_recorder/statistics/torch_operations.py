@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from overflow_recorder.statistics.derived import means, repeated, with_zeros
-from overflow_recorder.statistics.figures import EMPTY, Figures, Statistics
-from overflow_recorder.statistics.formats import FLOAT4, FORMATS, Array
+from overflow_recorder.statistics.figures import EMPTY, Decoder, Figures, Statistics, means, repeated, with_zeros
+from overflow_recorder.statistics.formats import COMPLEX, FLOAT4, FLOAT4_DTYPE, FORMATS, Array
 from overflow_recorder.statistics.host.moments import EXTREME
 from overflow_recorder.statistics.memory import collapse
-from overflow_recorder.statistics.packed import COMPLEX, FLOAT4_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_recorder.statistics.backends import Decoder
     from overflow_recorder.statistics.values import Values
 
 _PIECE = 1 << 24  # elements; bounds the device memory that intermediate results take

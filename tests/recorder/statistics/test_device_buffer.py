@@ -12,22 +12,13 @@ from hypothesis import given, settings
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.masked import masked_tensor
 
-from overflow_recorder.statistics import (
-    DeviceBuffer,
-    Figures,
-    device_buffer,
-    measure,
-    selection,
-    torch_operations,
-    unwrap,
-    values,
-)
+from overflow_recorder.statistics import DeviceBuffer, Figures, device_buffer, measure, torch_operations, values
 from tests.recorder.statistics_oracle import COMPLEX, DTYPES, assert_same, expected, from_bits, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_recorder.statistics import Statistics
+    from overflow_recorder.statistics import BackendName, Statistics
 
 HOST = torch.device("cpu")
 NO_FIGURES = Figures(None, None, None, None, None, None)
@@ -160,8 +151,7 @@ def test_torch_operations_take_over_where_triton_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Broken()
-    chosen = selection.Backends(broken, torch_operations.TorchOperations("extrema"))
-    monkeypatch.setattr(device_buffer, "select_backends", lambda *_: chosen)
+    monkeypatch.setattr(device_buffer, "quick_backend", lambda *_: broken)
     buffer = DeviceBuffer(HOST, "extrema", "triton")
     for _ in range(3):
         buffer.measure(torch.tensor([2.0, -7.0]))
@@ -193,7 +183,7 @@ def _fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             yield
 
     monkeypatch.setattr(device_buffer, "quiet", no_grad)
-    monkeypatch.setattr(unwrap, "_missing", lambda _: None)
+    monkeypatch.setattr(values, "_missing", lambda _: None)
     monkeypatch.setattr(values, "has_memory", lambda _: True)
     with FakeTensorMode():
         yield
@@ -251,7 +241,7 @@ def cuda() -> torch.device:
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("statistics", STATISTICS)
-def test_on_a_gpu(cuda: torch.device, statistics: Statistics, backend: selection.BackendName) -> None:
+def test_on_a_gpu(cuda: torch.device, statistics: Statistics, backend: BackendName) -> None:
     # GIVEN every dtype, in several layouts, small and large
     generator = torch.Generator().manual_seed(1)
     kinds = []

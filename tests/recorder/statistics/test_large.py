@@ -11,9 +11,8 @@ import torch
 
 from overflow_recorder.statistics import Figures, measure
 from overflow_recorder.statistics.formats import FORMATS, PIECE_BYTES
-from overflow_recorder.statistics.host import parallel
-from overflow_recorder.statistics.host.extrema import Extremes
-from overflow_recorder.statistics.host.parallel import LARGE_BYTES
+from overflow_recorder.statistics.host import extrema
+from overflow_recorder.statistics.host.extrema import LARGE_BYTES, Extremes
 from overflow_recorder.statistics.memory import collapse
 from tests.recorder.statistics_oracle import FLOAT8S, FLOATS, assert_same, expected
 
@@ -32,8 +31,8 @@ WAYS = {
 @pytest.fixture(params=WAYS)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threads, stall, pause_ends = WAYS[request.param]
-    monkeypatch.setattr(parallel, "_PATIENCE", stall)
-    monkeypatch.setattr(parallel, "_pause_ends", pause_ends)
+    monkeypatch.setattr(extrema, "_PATIENCE", stall)
+    monkeypatch.setattr(extrema, "_pause_ends", pause_ends)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     yield
@@ -69,17 +68,17 @@ def test_extrema_of_large_tensors_by_each_way(dtype: torch.dtype, size: int) -> 
 
 def test_a_stall_sends_what_follows_the_serial_way(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN threads that need longer than they may
-    monkeypatch.setattr(parallel, "_PATIENCE", -1.0)
-    monkeypatch.setattr(parallel, "_pause_ends", 0.0)
+    monkeypatch.setattr(extrema, "_PATIENCE", -1.0)
+    monkeypatch.setattr(extrema, "_pause_ends", 0.0)
     array = np.ones(LARGE_BYTES, np.int8)
     form = FORMATS[torch.float8_e5m2]
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        assert parallel.is_large(array, form)
+        assert extrema.is_large(array, form)
         # THEN they read one piece, and are not called again for a while
-        assert parallel.read_in_parallel(Extremes(form), array, form) == 1 << 21
-        assert not parallel.is_large(array, form)
+        assert extrema.read_in_parallel(Extremes(form), array, form) == 1 << 21
+        assert not extrema.is_large(array, form)
     finally:
         torch.set_num_threads(before)
 

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from overflow_recorder.statistics import DeviceBuffer, Figures, describe, measure
-from overflow_recorder.statistics.host import parallel
-from overflow_recorder.statistics.host.parallel import LARGE_BYTES
+from overflow_recorder.statistics.host import extrema
+from overflow_recorder.statistics.host.extrema import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ def _measure_on_device(tensor: torch.Tensor) -> Figures:
 
 @pytest.fixture(autouse=True)
 def _threads_never_stall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_PATIENCE", math.inf)
-    monkeypatch.setattr(parallel, "_pause_ends", 0.0)
+    monkeypatch.setattr(extrema, "_PATIENCE", math.inf)
+    monkeypatch.setattr(extrema, "_pause_ends", 0.0)
 
 
 MEASURES: list[Callable[[torch.Tensor], Figures]] = [lambda tensor: measure(tensor, "full"), _measure_on_device]

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from overflow_recorder.statistics.derived import means
+from overflow_recorder.statistics.figures import Figures, means
 from overflow_recorder.statistics.memory import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from overflow_recorder.statistics.figures import Figures
     from overflow_recorder.statistics.formats import Array, Format
 
 _CHUNK = scratch.float64.size  # BLAS stays in the calling thread up to 10,000

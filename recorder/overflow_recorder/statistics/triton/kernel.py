@@ -1,4 +1,4 @@
-"""The Triton kernel that reads a tensor's elements once. `triton_kernels` says how to call it and what it leaves."""
+"""The Triton kernel that reads a tensor's elements once. `kernels` says how to call it and what it leaves."""
 
 # The compiler reads these functions' syntax trees, and would look for the names of Python's types on the device.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"

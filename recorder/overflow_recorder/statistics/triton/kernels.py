@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from overflow_recorder.statistics.derived import means, negated, repeated, with_zeros
+from overflow_recorder.statistics.figures import Decoder, Figures, Statistics, means, negated, repeated, with_zeros
 from overflow_recorder.statistics.formats import (
     FORMATS,
     Array,
@@ -25,15 +25,13 @@ from overflow_recorder.statistics.formats import (
     masked,
     masked_without_negative_zero,
 )
-from overflow_recorder.statistics.host.extrema import NonFinite, as_figures
+from overflow_recorder.statistics.host.extrema import Extremes
 from overflow_recorder.statistics.memory import collapse
 from overflow_recorder.statistics.triton import kernel
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from overflow_recorder.statistics.backends import Decoder
-    from overflow_recorder.statistics.figures import Figures, Statistics
     from overflow_recorder.statistics.values import Values
 
 _BLOCK = 2048  # elements that one program reads at a time
@@ -71,12 +69,13 @@ class TritonKernels:
         if len(sizes) > 1 or strides[0] != 1:
             return None
         size = sizes[0]
-        if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * form.width:
+        if tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * form.source.itemsize:
             return None  # memory that was given back
         programs = min(self._programs, triton.cdiv(size, _BLOCK))
+        pointer = f"*{form.source.name.replace('uint', 'u').replace('int', 'i')}"
         with _current(tensor.device):
             kernel.figures_kernel[(programs,)](
-                triton.reinterpret(tensor, _pointed_to(form)),
+                triton.reinterpret(tensor, tl.str_to_ty(pointer, None).element_ty),
                 triton.reinterpret(rows, tl.int64),
                 index * rows.stride(0),
                 size,
@@ -109,7 +108,7 @@ def _kind(form: Format) -> int:
         return kernel.SIGNED
     if form.numbers is from_exponents:
         return kernel.EXPONENT
-    return kernel.UNSIGNED_64 if form.width == np.dtype(np.uint64).itemsize else kernel.UNSIGNED
+    return kernel.UNSIGNED_64 if form.source.itemsize == np.dtype(np.uint64).itemsize else kernel.UNSIGNED
 
 
 def _base(form: Format) -> int:
@@ -137,17 +136,12 @@ def _constants(form: Format, *, full: bool) -> dict[str, Any]:
     }
 
 
-def _pointed_to(form: Format) -> Any:
-    return tl.str_to_ty(f"*{form.source.name.replace('uint', 'u').replace('int', 'i')}", None).element_ty
-
-
 def _decode(row: Array, *, form: Format, size: int, repeats: int, zeros: int, negative: bool, full: bool) -> Figures:
     integers = row.view(np.int64)
     low, high, nan, posinf, neginf, zero_count, subnormals = integers[: kernel.COUNTS].tolist()
-    nonfinite = NonFinite(nan, posinf + neginf, neginf) if nan or posinf or neginf else None
     finite = size - nan - posinf - neginf
     base = _base(form)
-    figures = as_figures(low + base, high + base if finite else -1, nonfinite, form)
+    figures = Extremes(form, low + base, high + base if finite else -1, nan, posinf + neginf, neginf).figures()
     if negative:
         figures = negated(figures)
     if full:
