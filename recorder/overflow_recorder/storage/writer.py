@@ -180,7 +180,9 @@ class PartWriter:
                 start = max(start, window.released)
                 rows = window.rows(start, min(start + _ROWS_AT_ONCE, stop))
             if start + len(rows) < stop:
-                rows = rows[: len(rows) - _rows_of_a_cut_frame(rows[-1])]
+                # A frame that goes on behind the rows that were copied is left for the next time.
+                present = int(rows[-1]["row_in_frame"]) + 1
+                rows = rows if present == rows[-1]["rows_in_frame"] else rows[:-present]
             start += len(rows)
             kept = rows[rows["kept"] == 1]
             if len(kept):
@@ -205,12 +207,6 @@ class PartWriter:
         with self._ended:
             if not self._ended.wait_for(lambda: not self._running, _STOP_SECONDS):
                 raise TimeoutError(f"the disk has not answered for {_STOP_SECONDS:.0f} seconds")
-
-
-def _rows_of_a_cut_frame(last: Any) -> int:
-    """How many rows at the end belong to a frame that goes on behind them."""
-    present = int(last["row_in_frame"]) + 1
-    return present if present < last["rows_in_frame"] else 0
 
 
 def _one_table(tables: list[pa.Table]) -> pa.Table:
