@@ -39,22 +39,23 @@ class Call(NamedTuple):
         plain: str = self.schema.name.rpartition("::")[2]
         return plain.rstrip("_")
 
+    @property
+    def positional(self) -> dict[str, Any]:
+        """What it was given by position, by the arguments' names."""
+        return dict(zip((one.name for one in self.schema.arguments), self.args, strict=False))
+
     def argument(self, name: str, default: Any = None) -> Any:
         """Return what it was given under one of its arguments' names."""
-        for argument, value in zip(self.schema.arguments, self.args, strict=False):
-            if argument.name == name:
-                return value
-        return self.kwargs.get(name, default)
+        return self.positional.get(name, self.kwargs.get(name, default))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the tensors among its arguments by name."""
-        named = zip((one.name for one in self.schema.arguments), self.args, strict=False)
-        return {name: value for name, value in (*named, *self.kwargs.items()) if isinstance(value, torch.Tensor)}
+        named = {**self.positional, **self.kwargs}
+        return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
     def scalars(self) -> tuple[str, ...]:
         """Return the numbers among its arguments, as ``other=0.0``."""
-        named = zip((one.name for one in self.schema.arguments), self.args, strict=False)
-        return tuple(f"{name}={value}" for name, value in named if isinstance(value, (int, float)))
+        return tuple(f"{name}={value}" for name, value in self.positional.items() if isinstance(value, (int, float)))
 
 
 def evidence_of(call: Call, tried: Tried | None, kind: str) -> Found | tuple[None, tuple[str, ...]]:
@@ -69,15 +70,13 @@ def evidence_of(call: Call, tried: Tried | None, kind: str) -> Found | tuple[Non
         return "literal", (_literal(call),)
     if kind == "unwritten":
         return "unwritten-memory", ("the memory was allocated, and read where nothing had been written yet",)
-    rule = _RULES.get(call.name)
+    rule, found = _RULES.get(call.name), None
     with suppress(Exception):  # a rule that cannot be applied proves nothing
         found = rule(call) if rule is not None else None
-        if found is not None:
-            return found
-    found = _too_narrow(call, tried)
+    found = found or _too_narrow(call, tried)
     if found is None and kind == "made" and call.name in _SUMS_AND_PRODUCTS:
         found = "overflow", ("sums and products of finite numbers are finite, but for what passes the format's limit",)
-    return found if found is not None else (None, ())
+    return found or (None, ())
 
 
 def _literal(call: Call) -> str:
@@ -85,17 +84,18 @@ def _literal(call: Call) -> str:
     written = next((value for value in scalars if not math.isfinite(value)), None)
     if written is not None:
         return f"the program writes {written} there"
-    dtype = str(call.result.dtype).removeprefix("torch.")
+    dtype = _dtype(call.result)
     return f"the program makes a tensor of Python's numbers there, of which one is not finite in {dtype}"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _too_narrow(call: Call, tried: Tried | None) -> Found | None:
     """The result fits into a wider format: the arithmetic itself is sound."""
-    if tried is None or not tried.finite or tried.abs_max is None:
-        return None
-    dtype = str(call.result.dtype).removeprefix("torch.")
-    limits = float_format(dtype)
-    if limits is None:
+    limits = float_format(_dtype(call.result))
+    if tried is None or not tried.finite or tried.abs_max is None or limits is None:
         return None
     if tried.abs_max > limits.max:
         return "overflow", ()  # the result in the wider format is the proof
@@ -104,8 +104,13 @@ def _too_narrow(call: Call, tried: Tried | None) -> Found | None:
     )
 
 
-def _of(count: Any, thing: str, total: int) -> str:
-    return f"{int(count)} of {counted(total, thing)}"
+def _of(wrong: torch.Tensor, thing: str) -> str:
+    return f"{int(wrong.sum())} of {counted(wrong.numel(), thing)}"
+
+
+def _if_any(wrong: torch.Tensor, cause: str, thing: str, what: str) -> Found | None:
+    """Name the cause, and how many things it is true of, where it is true of any."""
+    return (cause, (f"{_of(wrong, thing)}{what}",)) if wrong.any() else None
 
 
 def _pair(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,21 +125,11 @@ def _softmax(call: Call) -> Found | None:
     if not x.dim():
         return None
     masked = (x == -math.inf).all(dim)
-    sentences = []
     if masked.any():
-        first = [int(index) for index in masked.nonzero()[0]]
-        rows = _of(masked.sum(), "row", masked.numel())
-        sentences.append(f"{rows} along dimension {dim} are -inf throughout (fully masked), the first {first}")
-        return "masked-row-softmax", tuple(sentences)
-    infinite = (x == math.inf).any(dim)
-    if infinite.any():
-        return "inf-minus-inf", (f"{_of(infinite.sum(), 'row', infinite.numel())} hold +inf: softmax takes inf - inf",)
-    return None
-
-
-def _division(call: Call) -> Found | None:
-    numerator, divisor = call.args[0], call.args[1]
-    return _by_zero(numerator, divisor)
+        first = masked.nonzero()[0].tolist()
+        what = f" along dimension {dim} are -inf throughout (fully masked), the first {first}"
+        return _if_any(masked, "masked-row-softmax", "row", what)
+    return _if_any((x == math.inf).any(dim), "inf-minus-inf", "row", " hold +inf: softmax takes inf - inf")
 
 
 def _by_zero(numerator: Any, divisor: Any) -> Found | None:
@@ -143,16 +138,12 @@ def _by_zero(numerator: Any, divisor: Any) -> Found | None:
     zeros = divisor == 0
     if not zeros.any():
         return None
-    sentences = [f"{_of(zeros.sum(), 'divisor', divisor.numel())} {'is' if int(zeros.sum()) == 1 else 'are'} 0"]
+    sentences = [f"{_of(zeros, 'divisor')} {'is' if int(zeros.sum()) == 1 else 'are'} 0"]
     if isinstance(numerator, torch.Tensor):
         nothing = int(((numerator == 0) & zeros).sum())
         if nothing:
             sentences.append(f"{counted(nothing, 'quotient')} of 0 / 0, which is nan")
     return "division-by-zero", tuple(sentences)
-
-
-def _reciprocal(call: Call) -> Found | None:
-    return _by_zero(None, call.args[0])
 
 
 def _product(call: Call) -> Found | None:
@@ -186,71 +177,53 @@ def _sum_of_two(call: Call) -> Found | None:
 
 def _outside(test: Callable[[torch.Tensor], torch.Tensor], what: str) -> Callable[[Call], Found | None]:
     def rule(call: Call) -> Found | None:
-        wrong = test(call.args[0])
-        if not wrong.any():
-            return None
-        return "out-of-domain", (f"{_of(wrong.sum(), 'operand', wrong.numel())}: {what}",)
+        return _if_any(test(call.args[0]), "out-of-domain", "operand", f": {what}")
 
     return rule
 
 
 def _root(call: Call) -> Found | None:
     x = call.args[0]
-    negative, zero = int((x < 0).sum()), int((x == 0).sum()) if call.name == "rsqrt" else 0
-    if negative:
-        return "out-of-domain", (f"{_of(negative, 'operand', x.numel())}: the square root of a negative number",)
-    return ("division-by-zero", (f"{_of(zero, 'operand', x.numel())}: 1 / sqrt(0)",)) if zero else None
+    found = _if_any(x < 0, "out-of-domain", "operand", ": the square root of a negative number")
+    if found is None and call.name == "rsqrt":
+        return _if_any(x == 0, "division-by-zero", "operand", ": 1 / sqrt(0)")
+    return found
 
 
 def _logarithm(call: Call) -> Found | None:
     x, limit = call.args[0], -1 if call.name == "log1p" else 0
-    at, below = int((x == limit).sum()), int((x < limit).sum())
-    sentences = [f"{_of(at, 'operand', x.numel())} at {limit}, whose {call.name} is -inf"] if at else []
-    if below:
-        sentences.append(f"{_of(below, 'operand', x.numel())} below {limit}, whose {call.name} is nan")
-    return ("out-of-domain", tuple(sentences)) if sentences else None
+    at = _if_any(x == limit, "out-of-domain", "operand", f" at {limit}, whose {call.name} is -inf")
+    below = _if_any(x < limit, "out-of-domain", "operand", f" below {limit}, whose {call.name} is nan")
+    return (at[0], at[1] + below[1]) if at and below else at or below
 
 
 def _power(call: Call) -> Found | None:
     base, exponent = _pair(call)
-    zero = int(((base == 0) & (exponent < 0)).sum())
-    if zero:
-        return "division-by-zero", (f"{_of(zero, 'power', base.numel())} of 0 with a negative exponent",)
-    broken = int(((base < 0) & (exponent != exponent.floor())).sum())
-    if broken:
-        return "out-of-domain", (f"{_of(broken, 'power', base.numel())} of a negative number, exponent not whole",)
-    return None
+    zero, broken = (base == 0) & (exponent < 0), (base < 0) & (exponent != exponent.floor())
+    return _if_any(zero, "division-by-zero", "power", " of 0 with a negative exponent") or _if_any(
+        broken, "out-of-domain", "power", " of a negative number, exponent not whole"
+    )
 
 
 def _x_log_y(call: Call) -> Found | None:
     x, y = _pair(call)
-    count = int(((x != 0) & (y <= 0)).sum())
-    return ("out-of-domain", (f"{_of(count, 'logarithm', y.numel())} of 0 or a negative number",)) if count else None
+    return _if_any((x != 0) & (y <= 0), "out-of-domain", "logarithm", " of 0 or a negative number")
 
 
 def _exponential(call: Call) -> Found | None:
     x = call.args[0].abs() if call.name in ("sinh", "cosh") else call.args[0]
-    top = (
-        math.log2(torch.finfo(call.result.dtype).max)
-        if call.name == "exp2"
-        else math.log(torch.finfo(call.result.dtype).max)
-    )
+    top = (math.log2 if call.name == "exp2" else math.log)(torch.finfo(call.result.dtype).max)
     over = torch.isfinite(x) & (x > top)
     if not over.any():
         return None
-    dtype = str(call.result.dtype).removeprefix("torch.")
-    return "overflow", (
-        (
-            f"{_of(over.sum(), 'exponent', x.numel())} beyond {top:.4g}, where {call.name} passes {dtype}'s limit; "
-            f"the largest is {float(x[over].max()):.4g}"
-        ),
-    )
+    limit = f" beyond {top:.4g}, where {call.name} passes {_dtype(call.result)}'s limit"
+    return _if_any(over, "overflow", "exponent", f"{limit}; the largest is {float(x[over].max()):.4g}")
 
 
 def _mean(call: Call) -> Found | None:
     if not call.args[0].numel():
         return "division-by-zero", ("it is the mean of no elements: 0 / 0",)
-    return None
+    return _accumulation(call)
 
 
 def _deviation(call: Call) -> Found | None:
@@ -266,7 +239,7 @@ def _deviation(call: Call) -> Found | None:
 def _accumulation(call: Call) -> Found | None:
     """Only a sum that passes the limit makes an inf of finite addends, and only inf - inf a nan of infinite ones."""
     x = call.args[0]
-    limits = float_format(str(call.result.dtype).removeprefix("torch."))
+    limits = float_format(_dtype(call.result))
     positive, negative = int((x == math.inf).sum()), int((x == -math.inf).sum())
     if positive and negative:
         return "inf-minus-inf", (f"{positive} inf and {negative} -inf are among {counted(x.numel(), 'addend')}",)
@@ -283,7 +256,7 @@ def _loss_of_labels(call: Call) -> Found | None:
         return "division-by-zero", ("the weights of all labels are 0: 0 / 0",)
     if counted_labels.numel():
         return None
-    return "division-by-zero", (f"{_of(target.numel(), 'label', target.numel())} are ignored ({ignored}): 0 / 0",)
+    return "division-by-zero", (f"{_of(target == ignored, 'label')} are ignored ({ignored}): 0 / 0",)
 
 
 def _normalisation(call: Call) -> Found | None:
@@ -297,20 +270,16 @@ def _normalisation(call: Call) -> Found | None:
         groups = x.double().transpose(0, 1).flatten(1)
     known = None if call.argument("training", default=True) else call.argument("running_var")
     still = (groups.var(-1, correction=0) if known is None else known) == 0
-    if eps or not still.any():
-        return None
-    return "division-by-zero", (f"{_of(still.sum(), 'group', still.numel())} with a variance of 0, and eps is {eps}",)
+    return None if eps else _if_any(still, "division-by-zero", "group", f" with a variance of 0, and eps is {eps}")
 
 
 def _conversion(call: Call) -> Found | None:
     source, dtype = call.tensors().get("src", call.args[0]), call.result.dtype
     limit = torch.finfo(dtype).max
-    beyond = int((source.double().abs() > limit).sum())
-    if source.dtype == dtype or not beyond:
+    if source.dtype == dtype:
         return None
-    here = str(dtype).removeprefix("torch.")
-    there = str(source.dtype).removeprefix("torch.")
-    return "precision-cast", (f"{_of(beyond, 'element', source.numel())} of {there} beyond {here}'s {limit:g}",)
+    what = f" of {_dtype(source)} beyond {_dtype(call.result)}'s {limit:g}"
+    return _if_any(source.double().abs() > limit, "precision-cast", "element", what)
 
 
 def _attention(call: Call) -> Found | None:
@@ -322,12 +291,10 @@ def _attention(call: Call) -> Found | None:
         closed = ~mask if mask.dtype == torch.bool else mask == -math.inf
         rows = closed.all(-1)
         if rows.any():
-            first = [int(index) for index in rows.nonzero()[0]]
-            return "masked-row-softmax", (
-                f"{_of(rows.sum(), 'row', rows.numel())} of the mask are closed throughout, the first {first}",
-            )
+            what = f" of the mask are closed throughout, the first {rows.nonzero()[0].tolist()}"
+            return _if_any(rows, "masked-row-softmax", "row", what)
     scores = query @ key.transpose(-1, -2) * scale
-    limits = float_format(str(call.args[0].dtype).removeprefix("torch."))
+    limits = float_format(_dtype(call.args[0]))
     largest = float(scores.abs().max())
     if limits is None or largest <= limits.max:
         return None
@@ -341,8 +308,8 @@ _SUMS_AND_PRODUCTS: Final = (
 )
 _RULES: Final[dict[str, Callable[[Call], Found | None]]] = {
     **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax"), _softmax),
-    **dict.fromkeys(("div", "true_divide", "floor_divide", "remainder", "fmod"), _division),
-    "reciprocal": _reciprocal,
+    **dict.fromkeys(("div", "true_divide", "floor_divide", "remainder", "fmod"), lambda call: _by_zero(*call.args[:2])),
+    "reciprocal": lambda call: _by_zero(None, call.args[0]),
     "addcdiv": lambda call: _by_zero(call.args[1], call.args[2]),
     "mul": _product,
     **dict.fromkeys(("mm", "bmm", "addmm", "baddbmm", "mv", "dot"), _matrix_product),
@@ -358,7 +325,7 @@ _RULES: Final[dict[str, Callable[[Call], Found | None]]] = {
     "acosh": _outside(lambda x: x < 1, "below 1"),
     "erfinv": _outside(lambda x: x.abs() >= 1, "at or beyond -1 or 1"),
     "logit": _outside(lambda x: (x <= 0) | (x >= 1), "at or beyond 0 or 1"),
-    "mean": lambda call: _mean(call) or _accumulation(call),
+    "mean": _mean,
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _deviation),
     **dict.fromkeys(("sum", "cumsum", "logcumsumexp", "linalg_vector_norm", "norm", "nansum"), _accumulation),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _loss_of_labels),

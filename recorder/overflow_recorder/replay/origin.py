@@ -20,16 +20,16 @@ from overflow_recorder.faults import describe_error, raised_by_signal_handler
 from overflow_recorder.recording.random_states import random_states_kept
 from overflow_recorder.recording.values import walk, walk_inputs
 from overflow_recorder.replay.figures import is_float, is_nonfinite, place_of
-from overflow_recorder.replay.refusal import Refused, TargetReached
 from overflow_recorder.replay.sources import CALL, frames_from, users_lines
 from overflow_recorder.replay.untouched import (
+    Refused,
     generators_in,
     leaves_of,
     modules_kept,
     structural_copy,
     surroundings,
 )
-from overflow_recorder.replay.watch import OperationWatch, PublicNames, Record
+from overflow_recorder.replay.watch import OperationWatch, PublicNames, Record, ancestors
 from overflow_recorder.statistics.quiet import quiet
 
 if TYPE_CHECKING:
@@ -257,18 +257,17 @@ def _run(
                     output = _forward(call.module, args, kwargs)
                 if not handles:
                     reached.look(walk(output, "output"))
-            except TargetReached:
+            except _TargetReached:
                 pass
             finally:
                 watch.restore_generators()
                 for handle in handles:
                     handle.remove()
-    except (torch.OutOfMemoryError, MemoryError):
-        raise Refused("the second run does not fit in memory") from None
     except Exception as error:
         if raised_by_signal_handler(error):
             raise
-        if isinstance(error, RuntimeError) and "allocate memory" in str(error):
+        refused = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+        if refused or isinstance(error, (torch.OutOfMemoryError, MemoryError)):
             raise Refused("the second run does not fit in memory") from None
         raise Refused(f"the second run raised {describe_error(error)}", outward=True) from None
     if leaves_of([args, kwargs]) != leaves:
@@ -303,6 +302,10 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return True
 
 
+class _TargetReached(BaseException):
+    """The module at which the inf/nan was detected has been called with it. No ``Exception``, as ``Refused``."""
+
+
 class _Reached:
     """Waits for the inf/nan at the module at which it was detected."""
 
@@ -326,23 +329,20 @@ class _Reached:
         """Remember what is non-finite, and stop the second run there.
 
         Raises:
-            TargetReached: There is an inf/nan.
+            _TargetReached: There is an inf/nan.
         """
         with quiet():
             for context, leaf in leaves:
                 if is_float(leaf) and is_nonfinite(leaf):
                     self._found.append((self._watch.figures_of(leaf, context), self._watch.record_of(leaf)))
         if self._found:
-            raise TargetReached
+            raise _TargetReached
 
     def shown(self) -> _Shown | None:
         """Return what made it; None where nothing was non-finite."""
         if not self._found:
             return None
-        ancestors = {
-            record.order: record for _, found in self._found if found is not None for record in found.ancestors()
-        }
-        records = [ancestors[order] for order in sorted(ancestors)]
+        records = ancestors(record for _, record in self._found if record is not None)
         given = [figures for figures, found in self._found if found is None]
         given += [figures for record in records for figures in record.given]
         named = [record for record in records if record.operation is not None]

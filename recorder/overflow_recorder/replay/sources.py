@@ -32,11 +32,8 @@ def frames_from(frame: FrameType | None, end: CodeType | None = None) -> Iterato
 
 def users_lines(frame: FrameType | None, end: CodeType | None = None) -> list[SourceLine]:
     """Return the lines outside torch and outside this package that are running, innermost first."""
-    return [_line(one) for one in frames_from(frame, end) if _is_users(one.f_code.co_filename)]
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith((_TORCH, _OURS, "<frozen"))
+    not_the_users = (_TORCH, _OURS, "<frozen")
+    return [_line(one) for one in frames_from(frame, end) if not one.f_code.co_filename.startswith(not_the_users)]
 
 
 def _line(frame: FrameType) -> SourceLine:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import operator
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
@@ -15,21 +16,30 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._python_dispatch import _disable_current_modes
 
-from overflow_recorder.replay.refusal import Refused
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_HOOKS: Final = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
+_HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CONTAINERS: Final = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict)
 _PLAIN: Final = (torch.Tensor, nn.Module, torch.Generator, type, str, bytes, int, float, complex, bool, np.ndarray)
 _DEPTH: Final = 6
+
+
+class Refused(BaseException):
+    """The second run could not be true or safe.
+
+    It is no ``Exception``: a forward that catches those does not catch this.
+
+    Args:
+        reason: A sentence without a full stop.
+        outward: Whether running the module around it again may still show the operation.
+    """
+
+    def __init__(self, reason: str, *, outward: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.outward = outward
 
 
 @contextmanager
@@ -46,7 +56,14 @@ def modules_kept(module: nn.Module) -> Iterator[list[torch.Tensor]]:
         raise Refused("a hook on all modules (register_module_forward_hook) would see the second run")
     ours = [(hooks, dict(hooks)) for hooks in of_all_modules]
     modules = list(module.modules())
-    before = [(one, dict(vars(one)), _contents(vars(one))) for one in modules]
+    before = [
+        (
+            one,
+            dict(vars(one)),
+            [(value, copy.copy(value)) for value in vars(one).values() if type(value) in _CONTAINERS],
+        )
+        for one in modules
+    ]
     copies: dict[int, torch.Tensor] = {}
     try:
         for hooks, _ in ours:
@@ -82,12 +99,8 @@ def _copied(buffer: torch.Tensor | None, copies: dict[int, torch.Tensor]) -> tor
     return copies[id(buffer)]
 
 
-def _contents(attributes: dict[str, Any]) -> list[tuple[Any, Any]]:
-    return [(value, copy.copy(value)) for value in attributes.values() if type(value) in _CONTAINERS]
-
-
 def _refill(container: Any, items: Any) -> None:
-    if len(container) == len(items) and all(map(_same, _items(container), _items(items))):
+    if len(container) == len(items) and all(map(operator.is_, _items(container), _items(items))):
         return
     container.clear()
     (container.update if isinstance(container, (dict, set)) else container.extend)(items)
@@ -95,10 +108,6 @@ def _refill(container: Any, items: Any) -> None:
 
 def _items(container: Any) -> list[Any]:
     return [part for item in container.items() for part in item] if isinstance(container, dict) else list(container)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other
 
 
 @contextmanager

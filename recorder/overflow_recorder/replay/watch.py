@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from overflow_analyzer.format.origin import Operation, TensorFigures, Tried
 from overflow_recorder.replay.evidence import Call, evidence_of
 from overflow_recorder.replay.figures import figures_of, is_float, is_nonfinite, nonfinite_count, place_of, tensors_in
-from overflow_recorder.replay.refusal import Refused
 from overflow_recorder.replay.sources import CALL, frames_from, users_lines
+from overflow_recorder.replay.untouched import Refused
 from overflow_recorder.statistics.quiet import PLAIN, quiet
 
 if TYPE_CHECKING:
@@ -57,16 +57,17 @@ class Record:
     """Non-finite operands that came from outside the second run."""
     operation: Operation | None = None
 
-    def ancestors(self) -> list[Record]:
-        """Return this one and those that it stems from, in the order in which they ran."""
-        found: dict[int, Record] = {}
-        waiting = [self]
-        while waiting:
-            one = waiting.pop()
-            if one.order not in found:
-                found[one.order] = one
-                waiting += one.parents
-        return [found[order] for order in sorted(found)]
+
+def ancestors(records: Iterable[Record]) -> list[Record]:
+    """Return operations and those that they stem from, in the order in which they ran."""
+    found: dict[int, Record] = {}
+    waiting = list(records)
+    while waiting:
+        one = waiting.pop()
+        if one.order not in found:
+            found[one.order] = one
+            waiting += one.parents
+    return [found[order] for order in sorted(found)]
 
 
 class PublicNames(TorchFunctionMode):
