@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from overflow_analyzer.render.operation import operation_lines
 from overflow_analyzer.render.report import render_batch, render_report
@@ -17,36 +16,30 @@ from overflow_recorder.faults import describe_error, raised_by_signal_handler, w
 from overflow_recorder.replay import find_operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from overflow_analyzer.format.frames import Frame
     from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
     from overflow_recorder.trace_recorder import TraceRecorder
 
-_Method = TypeVar("_Method", bound="Callable[..., None]")
 
-
-def _never_raises(method: _Method) -> _Method:
+@contextlib.contextmanager
+def _faults_of(recorder: TraceRecorder) -> Iterator[None]:
     """Where one of the recorder's own callbacks fails, the recorder switches itself off, and nothing is raised."""
-
-    @functools.wraps(method)
-    def guarded(self: Any, recorder: TraceRecorder, event: Any) -> None:
-        try:
-            method(self, recorder, event)
-        except Exception as error:  # noqa: BLE001
-            recorder.switch_off(error)
-
-    return guarded  # type: ignore[return-value]  # the same signature, by functools.wraps
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001
+        recorder.switch_off(error)
 
 
 class PrintReport(RecorderCallback):
     """Print the standard report of the window to stdout when an inf/nan is detected."""
 
-    @_never_raises
     def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
         """Print it between the blank lines that its readers know."""
-        _print_nonfinite_contexts(event.frame)
-        _print(f"\n{render_report(event.window, event.batch_number)}\n\n")
+        with _faults_of(recorder):
+            _print_nonfinite_contexts(event.frame)
+            _print(f"\n{render_report(event.window, event.batch_number)}\n\n")
 
 
 class NameOperation(RecorderCallback):
@@ -68,11 +61,11 @@ class NameOperation(RecorderCallback):
 class PrintFrames(RecorderCallback):
     """Print each frame of the selected batches to stdout as it is measured."""
 
-    @_never_raises
     def on_frame(self, recorder: TraceRecorder, event: FrameEvent) -> None:
         """Print one frame, behind its batch's marker if it is the first."""
-        _print_nonfinite_contexts(event.frame)
-        _print(render_batch([event.frame]).removesuffix("\n"))
+        with _faults_of(recorder):
+            _print_nonfinite_contexts(event.frame)
+            _print(render_batch([event.frame]).removesuffix("\n"))
 
 
 class StopAtNonFinite(RecorderCallback):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from overflow_recorder.errors import RecorderWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import CodeType
 
 
@@ -39,20 +38,13 @@ def raised_by_signal_handler(error: BaseException) -> bool:
     Python runs a handler between any two steps of the main thread. A launcher that raises from one, to stop a training
     before its time is up, means the training, also where that is in one of the recorder's hooks just then.
     """
-    handlers = set(_code_of_handlers())
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
     traceback = error.__traceback__
     while traceback is not None:
         if traceback.tb_frame.f_code in handlers:
             return True
         traceback = traceback.tb_next
     return False
-
-
-def _code_of_handlers() -> Iterator[CodeType]:
-    for number in signal.valid_signals():
-        code = _code(signal.getsignal(number))
-        if code is not None:
-            yield code
 
 
 def _code(handler: Any) -> CodeType | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
+import sys
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,15 +25,13 @@ from overflow_recorder.errors import TraceExistsError
 from overflow_recorder.events import CloseEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
 from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
-from overflow_recorder.recording.attached_recorders import attached_recorders
 from overflow_recorder.recording.run_description import describe_run
 from overflow_recorder.recording.session import Session
 from overflow_recorder.recording.values import as_tensor, walk
 from overflow_recorder.storage.storage import Storage
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
     from torch import nn
@@ -162,7 +163,7 @@ class TraceRecorder:
             return self._storage
         attached_recorders.make_way(self)
         run, rows = describe_run(self.model, self.options), _rows_per_frame(self.model)
-        self._storage = Storage(self.path, run, self.options, rows, _unless_gone(self.switch_off))
+        self._storage = Storage(self.path, run, self.options, rows, self.switch_off)
         return self._storage
 
     def _attach(self, storage: Storage) -> Session:
@@ -359,6 +360,61 @@ class TraceRecorder:
         self.record("evaluation", **{name: value for name, value in present.items() if value is not None})
 
 
+class AttachedRecorders:
+    """The recorders that are attached in this process, not kept alive by being listed: one a model."""
+
+    def __init__(self) -> None:
+        self._attached: weakref.WeakSet[TraceRecorder] = weakref.WeakSet()
+        atexit.register(self._close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._abandon_all)
+
+    def make_way(self, recorder: TraceRecorder) -> None:
+        """Close a recorder that is on the same model at the very path that the one that starts is to overwrite."""
+        if recorder.options.overwrite and recorder.path is not None:
+            self._close_others(recorder, at=recorder.path)
+
+    def replace(self, recorder: TraceRecorder) -> None:
+        """List a recorder that starts; one that is on the same model already is closed, so that no hook is doubled.
+
+        Raises:
+            Exception: What a callback of that one raised; then the new one is abandoned.
+        """
+        try:
+            self._close_others(recorder)
+        except BaseException:
+            recorder.abandon()
+            raise
+        self._attached.add(recorder)
+
+    def _close_others(self, recorder: TraceRecorder, at: Path | None = None) -> None:
+        for other in list(self._attached):
+            same = other.model is recorder.model and other is not recorder and other.is_attached
+            if same and (at is None or other.path == at):
+                warn("another recorder is on this model: it is closed, its trace complete, and the new one takes over")
+                other.close(reason="another recorder was attached to the model")
+
+    def _close_all(self) -> None:
+        """At the interpreter's end, for recorders that nobody closed; what one's callbacks raise stops no other."""
+        error = getattr(sys, "last_value", None)
+        with contextlib.ExitStack() as closing:
+            for recorder in list(self._attached):
+                if error is None:
+                    closing.callback(recorder.close)
+                else:
+                    closing.callback(recorder.close, how="exception", reason=f"{type(error).__name__}: {error}"[:500])
+
+    def _abandon_all(self) -> None:
+        """In a forked child: the trace is the parent's."""
+        for recorder in list(self._attached):
+            with contextlib.suppress(Exception):  # what one's model says stops no other
+                recorder.abandon()
+        self._attached.clear()
+
+
+attached_recorders = AttachedRecorders()
+
+
 def _builtin_callbacks(options: RecorderArguments) -> Iterator[object]:
     if options.trace_batch_nums is None and options.on_nonfinite == "raise":
         yield PrintReport()
@@ -369,18 +425,6 @@ def _builtin_callbacks(options: RecorderArguments) -> Iterator[object]:
         yield WarnNonFinite()
     if options.abort_after_batch_num is not None:
         yield StopAfterBatch(options.abort_after_batch_num)
-
-
-def _unless_gone(method: Callable[[Exception], None]) -> Callable[[Exception], None]:
-    """The same without keeping its recorder, and so the model, alive: a thread holds it."""
-    weak = weakref.WeakMethod(method)
-
-    def called(error: Exception) -> None:
-        method = weak()
-        if method is not None:
-            method(error)
-
-    return called
 
 
 def _rows_per_frame(model: nn.Module) -> int:

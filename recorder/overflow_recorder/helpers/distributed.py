@@ -107,7 +107,6 @@ def _initialised_group() -> Any:
 
 
 def _barrier(distributed: Any, local_rank: int) -> None:
-    """Wait for every process of the default group."""
     bound = getattr(distributed.group.WORLD, "bound_device_id", None)
     # A group of several backends ("cpu:gloo,cuda:nccl", or none named) waits on the CPU: torch sees to that.
     if distributed.get_backend() in ("nccl", "cuda:nccl") and bound is None:

@@ -49,7 +49,7 @@ class FusedLayers:
             Whether they are hidden.
         """
         self.tidy()
-        hidden = _may_fuse(layer, args, kwargs) and self._hide(layer)
+        hidden = self._hide(layer) if _may_fuse(layer, args, kwargs) else []
         if not hidden:
             return False
         mine = weakref.ref(layer)
@@ -60,7 +60,10 @@ class FusedLayers:
         def back(module: nn.Module, args: tuple[Any, ...], *rest: Any) -> None:
             if module is not mine() or not state:
                 return
-            self._restore(state.pop())
+            restored = state.pop()
+            if self._attached:
+                for hooks, number, hook in restored:  # the order among hooks stays: there were none but ours
+                    hooks[number] = hook
             # Where the forward raised, torch gives no keywords, is still iterating over the hooks for all modules, and
             # calls the restored hook next: nothing may be removed, and nothing is recorded here.
             if len(rest) > 1:
@@ -98,12 +101,6 @@ class FusedLayers:
         for hooks, number, _ in found:
             del hooks[number]
         return found
-
-    def _restore(self, hidden: list[tuple[_Hooks, int, Any]]) -> None:
-        # The order among hooks stays: there were none but ours.
-        if self._attached:
-            for hooks, number, hook in hidden:
-                hooks[number] = hook
 
 
 def _may_fuse(layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

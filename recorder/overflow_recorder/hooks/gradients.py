@@ -6,6 +6,7 @@ gradients are summed: the run that is watched would not be the run that fails.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,18 +117,12 @@ class Gradients:
         with _own_attributes():
             for context, value in named:
                 if issubclass(type(value), torch.Tensor) and value.requires_grad:
-                    hook = self._at_arrival(hooked.name, hooked.class_name, role, f"grad_{context}")
-                    register = _registering("register_hook", hook)
+                    arrived = functools.partial(self._arrived, hooked.name, hooked.class_name, role, f"grad_{context}")
+                    register = _registering("register_hook", arrived)
                     if value.is_leaf:
                         self._leaves.add(value, (hooked.name, role, context), register)
                     else:
                         register(value)
-
-    def _at_arrival(self, module_name: str, module_class: str, role: int, context: str) -> _TensorHook:
-        def hook(gradient: torch.Tensor) -> None:
-            self._arrived(module_name, module_class, role, context, gradient)
-
-        return hook
 
     def _after_accumulation(self, module_name: str, module_class: str, name: str) -> _TensorHook:
         def hook(parameter: torch.Tensor) -> None:

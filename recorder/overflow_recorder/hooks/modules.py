@@ -166,9 +166,11 @@ class ModuleHooks:
             return False
         modules = list(self._model.named_modules())
         self._parents = [weakref.ref(module) for _, module in modules if module._modules]
-        self._structure = [_reference(child) for child in self._children()]
+        self._structure = [(lambda: None) if child is None else weakref.ref(child) for child in self._children()]
         for name, module in modules:
-            if not self._is_in_script(name) and not self._has_ours(module):
+            # A ScriptModule runs without Python, and so do the modules inside it.
+            in_script = any(is_inside(name, outer) for outer in self.scripted)
+            if not in_script and not self._has_ours(module):
                 self._attach_one(HookedModule(name, module), module)
         return True
 
@@ -210,10 +212,6 @@ class ModuleHooks:
         if hooked.name in self.scripted:
             _warn_of_script(hooked, "it is recorded from outside, but not")
 
-    def _is_in_script(self, name: str) -> bool:
-        """A ScriptModule runs without Python, and so do the modules inside it."""
-        return any(name == outer or name.startswith(f"{outer}." if outer else "") for outer in self.scripted)
-
     def step_aside(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], after: _AfterForward
     ) -> None:
@@ -232,8 +230,9 @@ class ModuleHooks:
         self._handles.clear()
 
 
-def _reference(child: nn.Module | None) -> Callable[[], nn.Module | None]:
-    return (lambda: None) if child is None else weakref.ref(child)
+def is_inside(name: str, outer: str) -> bool:
+    """Whether a module's name is another one's, or of a module inside that."""
+    return not outer or name == outer or name.startswith(f"{outer}.")
 
 
 def _warn_of_script(hooked: HookedModule, outcome: str) -> None:

@@ -67,10 +67,7 @@ class OptimizerSteps:
         held = sum(len(group["params"]) for group in optimizer.param_groups)
         found = self._ours.get(optimizer)
         if found is None or found[0] != held:  # it may be given more parameters later
-            found = self._ours[optimizer] = (held, self._holds_ours(optimizer))
+            ours = set(map(id, self._model.parameters()))
+            is_ours = any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+            found = self._ours[optimizer] = (held, is_ours)
         return found[1]
-
-    def _holds_ours(self, optimizer: Optimizer) -> bool:
-        parameters = {id(parameter) for parameter in self._model.parameters()}
-        held = (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
-        return not parameters.isdisjoint(held)

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_recorder.faults import warn
+from overflow_recorder.hooks.modules import is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -148,7 +149,7 @@ class BlindSpots:
     def _idle(self) -> str | None:
         regions = self._unseen_regions()
         idle = (one.name for one in self._hooks.hooked.values() if not one.ran and one.parameter_names)
-        names = [name for name in idle if not any(_is_inside(name, region) for region in regions)]
+        names = [name for name in idle if not any(is_inside(name, region) for region in regions)]
         if not names or not self._any_ran():
             return None
         return (
@@ -157,7 +158,7 @@ class BlindSpots:
         )
 
     def _any_ran(self, region: str = "") -> bool:
-        return any(one.ran for one in self._hooks.hooked.values() if _is_inside(one.name, region))
+        return any(one.ran for one in self._hooks.hooked.values() if is_inside(one.name, region))
 
     def _unseen_regions(self) -> list[str]:
         return [region for region in compiled_regions(self._model) if not self._any_ran(region)]
@@ -177,11 +178,7 @@ def compiled_regions(model: nn.Module) -> list[str]:
             regions.append(f"{name}._orig_mod" if name else "_orig_mod")
         elif getattr(module, "_compiled_call_impl", None) is not None:
             regions.append(name)
-    return [one for one in regions if not any(other != one and _is_inside(one, other) for other in regions)]
-
-
-def _is_inside(name: str, region: str) -> bool:
-    return not region or name == region or name.startswith(f"{region}.")
+    return [one for one in regions if not any(other != one and is_inside(one, other) for other in regions)]
 
 
 def _list(names: Collection[str]) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from overflow_analyzer.format.columns import KINDS, PHASES, ROLES
+from overflow_analyzer.format.frames import IGNORED_NOTE, Frame
 from overflow_analyzer.format.frames import Entry as RecordedEntry
-from overflow_analyzer.format.frames import Frame
-from overflow_recorder.recording.ignoring import IgnorePatterns
+from overflow_recorder.recording.ignoring import ignoring
 from overflow_recorder.recording.measuring import Deferred, Measuring
 from overflow_recorder.recording.values import MAX_LEAVES, More, walk, walk_inputs
 from overflow_recorder.storage.packed_tensor import NOT_A_TENSOR, PackedTensor
@@ -102,7 +102,7 @@ class FrameBuilder:
         self._position = window.position
         self._max_entries = min(_MAX_ENTRIES, window.capacity // 4)
         self._max_leaves = min(MAX_LEAVES, self._max_entries // 2)
-        self._ignored = IgnorePatterns(options.ignore) if options.ignore else None
+        self._ignored = ignoring(options.ignore) if options.ignore else None
         self._calls = _Calls()
         self.measuring = Measuring(options.statistics, window.position)
         self.optimizer_step = 0
@@ -148,7 +148,9 @@ class FrameBuilder:
             return None  # checkpointing stops a recomputation by an exception as soon as it has what it needs
         entries: list[Entry] = []
         if self._weights and (module._parameters or hooked.parameter_names):
-            entries += self._named(hooked.name, _WEIGHT, _parameters(hooked, module))
+            # A DataParallel replica has its parameters as plain attributes.
+            weights = module._parameters or {name: getattr(module, name, None) for name in hooked.parameter_names}
+            entries += self._named(hooked.name, _WEIGHT, _present(weights))
         if self._buffers and module._buffers:
             entries += self._named(hooked.name, _BUFFER, _present(module._buffers))
         if self._inputs:
@@ -156,7 +158,7 @@ class FrameBuilder:
             same = call.args == id(args) and call.kwargs == id(kwargs)
             entries += call.inputs if same else self._named(hooked.name, _INPUT, self._walk_inputs(args, kwargs))
         if self._outputs:
-            entries += self._raised(raised) if raised is not None else self._output_entries(hooked, output)
+            entries += self._output_entries(hooked, output, raised)
         frame = self.frame(batch, phase, hooked.name, hooked.class_name, entries)
         return frame if raised is None or frame is None else frame._replace(raised=True)
 
@@ -169,7 +171,9 @@ class FrameBuilder:
         if not entries:
             return None
         if len(entries) > self._max_entries:
-            entries = self._bounded(entries)
+            more, role = len(entries) - self._max_entries + 1, entries[-1][1]
+            note = NOT_A_TENSOR.with_note(self._position(f"at least {more} more values are not recorded"))
+            entries = [*entries[:-more], (_OTHER, role, self._position("..."), note)]
         head = FrameHead(
             batch.number, batch.frames, call_index, self._position(module_name), self._position(module_class), phase,
             self.optimizer_step, time.time_ns(),
@@ -197,10 +201,13 @@ class FrameBuilder:
     def _walk_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         return walk_inputs(args, kwargs, self._max_leaves)
 
-    def _output_entries(self, hooked: HookedModule, output: Any) -> list[Entry]:
-        if isinstance(output, torch.Tensor):
-            return self._named(hooked.name, _OUTPUT, (("output", output),))
-        return self._named(hooked.name, _OUTPUT, walk(output, "output", self._max_leaves))
+    def _output_entries(self, hooked: HookedModule, output: Any, raised: BaseException | None) -> list[Entry]:
+        if raised is not None:
+            note = NOT_A_TENSOR.with_note(self._position(f"forward raised {type(raised).__name__}"))
+            return [(_OTHER, _OUTPUT, self._position("output"), note)]
+        is_tensor = isinstance(output, torch.Tensor)
+        leaves = (("output", output),) if is_tensor else walk(output, "output", self._max_leaves)
+        return self._named(hooked.name, _OUTPUT, leaves)
 
     def _named(self, module_name: str, role: int, values: Iterable[tuple[str, Any]]) -> list[Entry]:
         position, measuring, ignored = self._position, self.measuring, self._ignored
@@ -209,25 +216,14 @@ class FrameBuilder:
             # By type(): a mock says that it is an instance, and reading its memory would end the process.
             kind = type(value)
             if kind in _PLAIN or issubclass(kind, torch.Tensor):
-                if ignored is not None and ignored(module_name, context):
-                    measured = measuring.measure_ignored(value)
-                else:
-                    measured = measuring(value)
+                is_ignored = ignored is not None and ignored(module_name, context)
+                measured = measuring(value, IGNORED_NOTE) if is_ignored else measuring(value)
                 entries.append((_TENSOR, role, position(context), measured))
             elif isinstance(value, More):
                 entries.append((_OTHER, role, position(context), NOT_A_TENSOR.with_note(position(str(value)))))
             else:
                 entries.append((_NONE if value is None else _OTHER, role, position(context), NOT_A_TENSOR))
         return entries
-
-    def _raised(self, error: BaseException) -> list[Entry]:
-        note = NOT_A_TENSOR.with_note(self._position(f"forward raised {type(error).__name__}"))
-        return [(_OTHER, _OUTPUT, self._position("output"), note)]
-
-    def _bounded(self, entries: list[Entry]) -> list[Entry]:
-        kept, role = entries[: self._max_entries - 1], entries[-1][1]
-        note = self._position(f"at least {len(entries) - len(kept)} more values are not recorded")
-        return [*kept, (_OTHER, role, self._position("..."), NOT_A_TENSOR.with_note(note))]
 
 
 def _is_nonfinite(entries: list[Entry]) -> bool:
@@ -255,13 +251,6 @@ def absorbs_masks(entries: list[Entry]) -> bool:
 def in_backward() -> bool:
     """Whether autograd is running on this thread: a forward in it is a recomputation."""
     return torch._C._current_graph_task_id() != -1
-
-
-def _parameters(hooked: HookedModule, module: nn.Module) -> list[tuple[str, Any]]:
-    if module._parameters:
-        return _present(module._parameters)
-    # A DataParallel replica has its parameters as plain attributes.
-    return _present({name: getattr(module, name, None) for name in hooked.parameter_names})
 
 
 def _present(named: Mapping[str, Any]) -> list[tuple[str, Any]]:

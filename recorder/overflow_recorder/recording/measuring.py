@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch._subclasses.fake_tensor import FakeTensor
 
-from overflow_analyzer.format.frames import IGNORED_NOTE
 from overflow_recorder.faults import raised_by_signal_handler
 from overflow_recorder.statistics import DeviceBuffer, Statistics, describe, masked_rows, measure
 from overflow_recorder.statistics.figures import UNKNOWN
@@ -65,22 +64,22 @@ class Measuring:
             self.forget()
         self._forwards += 1
 
-    def __call__(self, tensor: torch.Tensor) -> PackedTensor | Deferred:
+    def __call__(self, tensor: torch.Tensor, note: str | None = None) -> PackedTensor | Deferred:
         """Return what is known of a tensor; it is read unless this very object was, unchanged, since ``forget``.
 
         Assumes that a change in place raises ``_version``. One through ``.data`` does not: then the earlier figures
         stand until the next root forward, backward, optimizer step or change between training and evaluation, and for
-        64 outermost forwards at most.
+        64 outermost forwards at most. With a note, it is read in any case.
         """
-        if type(tensor) in PLAIN and not function_mode_enabled():
+        if note is None and type(tensor) in PLAIN and not function_mode_enabled():
             return self._once(tensor)
         with quiet():  # reading an attribute of a subclass may run anybody's code
             try:
-                return self._once(tensor)
+                return self._once(tensor) if note is None else self._measure(tensor, note)
             except Exception as error:  # a tensor that refuses to be looked at is a row all the same
                 if raised_by_signal_handler(error):
                     raise
-                return self._pack(describe(tensor), UNKNOWN)
+                return self._pack(describe(tensor), UNKNOWN, note)
 
     def _once(self, tensor: torch.Tensor) -> PackedTensor | Deferred:
         found = self._remembered.get(id(tensor))
@@ -93,16 +92,6 @@ class Measuring:
                 self._remembered.clear()
             self._remembered[id(tensor)] = (weakref.ref(tensor), tensor._version, measured)
         return measured
-
-    def measure_ignored(self, tensor: torch.Tensor) -> PackedTensor | Deferred:
-        """Return what is known of a tensor whose infinities are intended."""
-        with quiet():
-            try:
-                return self._measure(tensor, IGNORED_NOTE)
-            except Exception as error:  # as above
-                if raised_by_signal_handler(error):
-                    raise
-                return self._pack(describe(tensor), UNKNOWN, IGNORED_NOTE)
 
     def _measure(self, tensor: torch.Tensor, note: str | None = None) -> PackedTensor | Deferred:
         # Now, or on a device later: there its reading is enqueued.

@@ -63,6 +63,10 @@ _LONGEST_VALUE: Final = 200
 def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
     """Return what is known of this run at its start."""
     rank, world_size = rank_and_world_size()
+    try:
+        version = metadata.version("overflow-trace")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        version = ""
     return RunInfo(
         run_id=_run_id(),
         rank=rank,
@@ -71,7 +75,7 @@ def describe_run(model: nn.Module, options: RecorderArguments) -> RunInfo:
         started_ns=time.time_ns(),
         torch_version=torch.__version__,
         python_version=platform.python_version(),
-        recorder_version=_version(),
+        recorder_version=version,
         hostname=socket.gethostname(),
         process_id=os.getpid(),
         command=tuple(sys.argv),
@@ -108,10 +112,3 @@ def _run_id() -> str:
         if all(values) and values != ["none"]:  # what torchrun says where nobody named the run
             return ".".join(values)
     return uuid.uuid4().hex
-
-
-def _version() -> str:
-    try:
-        return metadata.version("overflow-trace")
-    except metadata.PackageNotFoundError:
-        return ""

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,22 +43,6 @@ _VALUE, _OPTIMIZER_STATE = ROLES.index("value"), ROLES.index("optimizer_state")
 _Event = tuple[str, Any]
 
 
-class Emit(Protocol):
-    """Tells the callbacks of an event."""
-
-    def __call__(self, name: str, event: Any, *, may_stop: bool) -> None:
-        """Tell of one event.
-
-        Args:
-            name: Of the event.
-            event: What happened.
-            may_stop: False where an exception is on its way already, which one raised here would not replace.
-
-        Raises:
-            Exception: A callback's, or the one that ends the training.
-        """
-
-
 class Session:
     """One attached recorder at work.
 
@@ -69,7 +53,8 @@ class Session:
         model: The root.
         options: The recorder's.
         storage: Where frames go.
-        emit: Tells the callbacks of an event.
+        emit: Called with an event's name, the event and ``may_stop``: False where an exception is on its way already,
+            which one raised here would not replace. It raises what a callback raises, or what ends the training.
         listens_to: Whether a callback does something on an event of this name.
         masks_may_pass: Whether a module that gives out finite values may be given -inf.
     """
@@ -79,7 +64,7 @@ class Session:
         model: nn.Module,
         options: RecorderArguments,
         storage: Storage,
-        emit: Emit,
+        emit: Callable[..., None],
         listens_to: Callable[[str], bool],
         *,
         masks_may_pass: bool,
@@ -109,8 +94,8 @@ class Session:
         self.blind_spots = BlindSpots(model, self.hooks)
         self._module_states = ModuleStates(model, storage)
         self._compiling = Compiling(model, self.blind_spots.warn_of_compiling)
-        self._optimizer_steps = OptimizerSteps(model, self._optimizer_stepped, self.fault)
-        self._gradients = Gradients(model, options.roles, self._gradient_arrived)
+        self._optimizer_steps = OptimizerSteps(model, self._told(self._events_of_step), self.fault)
+        self._gradients = Gradients(model, options.roles, self._told(self._events_of_gradient))
 
     def resume(self) -> None:
         """Get ready to be attached again: to the storage's new window, and to report again what was reported before."""
@@ -140,8 +125,7 @@ class Session:
 
         Where a forward has just raised, torch is iterating over its hooks: then the next hook removes them.
         """
-        self._measuring = False
-        self._off = True
+        self._measuring, self._off = False, True
         if not self._unwinding:
             self._remove_hooks()
 
@@ -207,7 +191,6 @@ class Session:
         yield from self._batch_begins()
 
     def _records(self, batch: Batch) -> bool:
-        """Whether frames of a batch are measured."""
         return not self._off and (self._detecting or batch.selected)
 
     def _attach_new(self) -> None:
@@ -331,11 +314,6 @@ class Session:
         self._backward_batch = batch
         self._measuring = self._records(batch)
 
-    def _gradient_arrived(
-        self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
-    ) -> None:
-        self._tell(self._events_of_gradient(module_name, module_class, role, context, gradient))
-
     def _events_of_gradient(
         self, module_name: str, module_class: str, role: int, context: str, gradient: torch.Tensor | None
     ) -> Iterator[_Event]:
@@ -374,10 +352,7 @@ class Session:
     def optimizer_step(self, step: int) -> None:
         self._frame_builder.optimizer_step = step
 
-    def _optimizer_stepped(self, optimizer: Any, is_ours: bool) -> None:
-        self._tell(self._events_of_step(optimizer, is_ours=is_ours))
-
-    def _events_of_step(self, optimizer: Any, *, is_ours: bool) -> Iterator[_Event]:
+    def _events_of_step(self, optimizer: Any, is_ours: bool) -> Iterator[_Event]:
         # Fused optimizers change weights and state without raising their version.
         self._frame_builder.measuring.forget()
         if not is_ours:
@@ -453,6 +428,9 @@ class Session:
                 return
             self._emit(*event, may_stop=not self._unwinding)
 
+    def _told(self, events: Callable[..., Iterator[_Event]]) -> Callable[..., None]:
+        return lambda *given: self._tell(events(*given))
+
     # What was not seen.
 
     def notes(self) -> tuple[str, ...]:
@@ -466,10 +444,9 @@ class Session:
         """Return why there is no frame at all; None where there is one."""
         if self._storage.has_frames or self.failure is not None:
             return None
-        reason = self.blind_spots.never_called()
-        if reason is None:
-            reason = f"the run ended in batch {self.batches.current.number}, before any batch that was to be recorded"
-        return reason
+        return self.blind_spots.never_called() or (
+            f"the run ended in batch {self.batches.current.number}, before any batch that was to be recorded"
+        )
 
     # Faults of our own.
 
@@ -485,8 +462,7 @@ class Session:
 
     def switch_off(self, error: Exception) -> None:
         """Warn once and be off. Hooks are removed by the next one that runs, never from another thread."""
-        self._measuring = False
-        self._off = True
+        self._measuring, self._off = False, True
         if self.failure is not None:
             return
         self.failure = describe_error(error)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from overflow_recorder import NonFiniteError
-from overflow_recorder.recording.ignoring import IgnorePatterns
+from overflow_recorder.recording.ignoring import ignoring
 from tests.recorder.recordings import Forward, entry, record
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ INF, NAN = float("inf"), float("nan")
     ],
 )
 def test_patterns(pattern: str, module: str, context: str, expected: bool) -> None:
-    patterns = IgnorePatterns([pattern])
+    patterns = ignoring([pattern])
     assert patterns(module, context) is expected
     assert patterns(module, context) is expected  # and when asked again
 
@@ -48,14 +48,14 @@ def test_patterns(pattern: str, module: str, context: str, expected: bool) -> No
 @given(st.lists(st.text("ab.*?:", max_size=6), max_size=3), st.text("ab.", max_size=4), st.text("ab", max_size=4))
 def test_patterns_without_brackets_are_a_shells(patterns: list[str], module: str, context: str) -> None:
     expected = any(fnmatch.fnmatchcase(f"{module}:{context}", pattern) for pattern in patterns)
-    assert IgnorePatterns(patterns)(module, context) is expected
+    assert ignoring(patterns)(module, context) is expected
 
 
 @given(st.text(max_size=8))
 def test_any_text_without_wildcards_matches_itself_alone(text: str) -> None:
     literal = re.sub(r"[*?]", "", text)
-    assert IgnorePatterns([f"m:{literal}"])("m", literal)
-    assert not IgnorePatterns([f"m:{literal}"])("m", f"{literal}x")
+    assert ignoring([f"m:{literal}"])("m", literal)
+    assert not ignoring([f"m:{literal}"])("m", f"{literal}x")
 
 
 def masked() -> nn.Module:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overflow_recorder.recording.attached_recorders import AttachedRecorders
+from overflow_recorder.trace_recorder import AttachedRecorders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
