@@ -11,6 +11,7 @@ import resource
 import shutil
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,7 +87,7 @@ def record_many(path: str, options: dict[str, Any], batches: int) -> None:
 
 
 def _failing(room: Any, name: str, kind: str) -> None:
-    """From now on a function of the operating system fails."""
+    """From now on a function fails; a path's own, since Python 3.10's paths have taken those of ``os`` before."""
     number = getattr(errno, kind)
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -129,12 +130,12 @@ FAULTS: dict[str, Callable[[str, str], Any]] = {
     "none": lambda *_: None,
     "slow": _slow_down,
     "fsync fails": lambda _, kind: _failing(os, "fsync", kind),
-    "rename fails": lambda _, kind: _failing(os, "replace", kind),
+    "rename fails": lambda _, kind: _failing(Path, "replace", kind),
     "names cannot be written": lambda _, kind: _failing(os, "write", kind),
     "writing fails": _fail_writes,
     "the directory is removed": lambda path, _: shutil.rmtree(path),
     "files may be no larger": _limit_files,
-    "at the start no directory can be made": lambda _, kind: _failing(os, "mkdir", kind),
+    "at the start no directory can be made": lambda _, kind: _failing(Path, "mkdir", kind),
     "at the start the ring finds no room": lambda _, kind: _failing(os, "posix_fallocate", kind),
     "at the start nothing can be claimed": lambda _, kind: _failing(directory_room, "claim", kind),
     "at the start files may be no larger": _limit_files,

@@ -23,6 +23,7 @@ _GRADIENT_ROLES: Final = {
     "optimizer_state": "optimizer state",
 }
 _COMPILED_CLASS: Final = "OptimizedModule"
+_MOST_NAMED: Final = 8
 _ENDINGS: Final = {
     "killed": "The run was killed: what it did after the last recorded frame is not known.",
     "still running": "The run was still going when this was read.",
@@ -39,7 +40,12 @@ def coverage_of(trace: Trace) -> tuple[str, ...]:
     by_rank = {one.rank: tuple(_of_rank(one)) for one in trace.ranks}
     sentences = dict.fromkeys(sentence for some in by_rank.values() for sentence in some)
     said = [_for_ranks(one, [rank for rank, some in by_rank.items() if one in some], trace) for one in sentences]
-    return (*said, *_of_missing_ranks(trace), *(f"It could not be read: {lost}." for lost in trace.lost))
+    return (
+        *said,
+        *_of_several_runs(trace),
+        *_of_missing_ranks(trace),
+        *(f"It could not be read: {lost}." for lost in trace.lost),
+    )
 
 
 def _for_ranks(sentence: str, ranks: Sequence[int], trace: Trace) -> str:
@@ -60,6 +66,15 @@ def _numbers(numbers: Iterable[int], most: int = 8) -> str:
             runs.append([number])
     shown = ["-".join(map(str, run)) for run in runs[:most]]
     return ", ".join(shown) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+
+
+def _of_several_runs(trace: Trace) -> tuple[str, ...]:
+    """Look at what each rank says of the run that it was in: ranks that were copied together do not agree."""
+    sizes = {one.rank: one.run.world_size for one in trace.ranks if one.run.run_id}
+    if (len(set(sizes.values())) == 1 and max(sizes) < max(sizes.values())) or not sizes:
+        return ()
+    said = ", ".join(f"rank {rank} was one of {size}" for rank, size in list(sizes.items())[:_MOST_NAMED])
+    return (f"The ranks are of different runs ({said}): what one of them shows says nothing of another.",)
 
 
 def _of_missing_ranks(trace: Trace) -> tuple[str, ...]:
@@ -140,7 +155,8 @@ def _losses(rank: RankTrace) -> Iterable[str]:
     elif rank.ended in _ENDINGS:
         yield _ENDINGS[rank.ended]
     if rank.dropped_frames:
-        yield f"{rank.dropped_frames} frames were given up because the disk was slower than the run."
+        dropped = rank.dropped_frames
+        yield f"{dropped} frames were given up because the disk was slower than the run: nothing is known of them."
     if end is not None and end.parts_removed:
         yield f"max_bytes removed {end.parts_removed} parts: the oldest batches are gone."
     for lost in rank.lost:

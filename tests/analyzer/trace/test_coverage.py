@@ -96,7 +96,10 @@ def test_roles_that_were_not_recorded(tmp_path: Path, roles: list[str], said: st
         ),
         (None, "How the run ended is not known."),
         (EndInfo("killed", 1), "The run was killed: what it did after the last recorded frame is not known."),
-        (EndInfo("closed", 1, frames_dropped=12), "12 frames were given up because the disk was slower than the run."),
+        (
+            EndInfo("closed", 1, frames_dropped=12),
+            "12 frames were given up because the disk was slower than the run: nothing is known of them.",
+        ),
         (EndInfo("closed", 1, parts_removed=3), "max_bytes removed 3 parts: the oldest batches are gone."),
     ],
 )
@@ -161,7 +164,7 @@ def test_what_holds_for_some_ranks_names_them(tmp_path: Path) -> None:
     for rank in range(4):
         run = replace(WHOLE, rank=rank, world_size=4)
         write_trace(path, FRAMES, ended(run, frames_dropped=5) if rank in (1, 2) else run)
-    said = "Ranks 1-2: 5 frames were given up because the disk was slower than the run."
+    said = "Ranks 1-2: 5 frames were given up because the disk was slower than the run: nothing is known of them."
     assert coverage_of(open_trace(path)) == (said,)
 
 
@@ -184,3 +187,24 @@ def test_the_explanation_never_claims_an_absolute_first(tmp_path: Path) -> None:
 
 def test_the_default_run_says_what_it_left_out(tmp_path: Path) -> None:
     assert coverage(tmp_path, RUN) == ("Not recorded: gradients, optimizer state.",)
+
+
+DIFFERENT, NOTHING = "The ranks are of different runs", "what one of them shows says nothing of another."
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ([2, 2], ()),
+        ([2], ("Rank 1 of 2 left nothing readable.",)),
+        ([1, 1], (f"{DIFFERENT} (rank 0 was one of 1, rank 1 was one of 1): {NOTHING}",)),
+        ([4, 2], (f"{DIFFERENT} (rank 0 was one of 4, rank 1 was one of 2): {NOTHING}",
+                  "Ranks 2-3 of 4 left nothing readable.")),
+    ],
+)  # fmt: skip
+def test_ranks_of_several_runs_in_one_directory(tmp_path: Path, sizes: list[int], said: tuple[str, ...]) -> None:
+    # GIVEN ranks that somebody has copied together, each of which says of how many it was
+    for rank, size in enumerate(sizes):
+        path = write_trace(tmp_path / "run.parquet", FRAMES, replace(WHOLE, rank=rank, world_size=size))
+    # THEN
+    assert coverage_of(open_trace(path)) == said
