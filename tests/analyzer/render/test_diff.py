@@ -53,6 +53,16 @@ def test_the_first_line_says_what_changed(at: int, entry: int, sentence: str) ->
     assert first_line(FRAMES, changed(FRAMES, at, entry, abs_max=50.0)) == f"In batch {batch}, {sentence}"
 
 
+def test_a_buffer_may_have_been_changed_by_the_forward_itself() -> None:
+    # GIVEN a running mean, which a forward in training updates before its frame is recorded
+    frames = changed(FRAMES, 2, 0, role="buffer", context="running_mean")
+    # WHEN it differs first THEN the state from which the runs started is not the only reason
+    assert first_line(frames, changed(frames, 2, 0, abs_max=50.0)) == (
+        f"In batch 0, {FIRST}, and its buffer running_mean does already: the runs did not start from the same state, "
+        "or the forward itself changed it."
+    )
+
+
 def test_an_update_between_batches_that_were_not_recorded() -> None:
     sampled = [one for one in FRAMES if one.batch_number != 1]
     line = first_line(sampled, changed(sampled, COUNT, 0, abs_max=50.0))

@@ -102,7 +102,9 @@ def _change(first: Divergence) -> str:
     if first.kind == "input":
         return f"is the first to differ, and its {_entry(first)} does already: it came in here"
     if first.kind == "weight":
-        return f"is the first to differ, and its {_entry(first)} does already: {_update(first)}"
+        # Figures of buffers are those after the forward.
+        itself = ", or the forward itself changed it" if first.role == "buffer" else ""
+        return f"is the first to differ, and its {_entry(first)} does already: {_update(first)}{itself}"
     where = f"is the first to differ, in its {_entry(first)}, while"
     but = "" if first.operands_exact else " but for rounding"
     if not first.operands_unseen:
