@@ -27,9 +27,11 @@ Side = Literal["a", "b"]
 class RunDifference:
     """Something about how the runs were started that is not the same."""
 
-    what: Literal["command", "model", "ranks", "option", "version", "device", "seed", "dtype", "environment"]
+    what: Literal[
+        "command", "model", "ranks", "option", "version", "device", "optimizer", "seed", "dtype", "environment"
+    ]
     name: str
-    """Which option, version, variable or choice beside the seed; empty for the others."""
+    """Which option, version, default of an optimizer, variable or choice beside the seed; empty for the others."""
     a: Any
     """As ``RunInfo`` has it; None where A does not have it."""
     b: Any
@@ -272,7 +274,7 @@ class TraceDiff:
     around: tuple[FramePair, ...] = ()
     """The frames around the first divergence."""
     run_differences: tuple[RunDifference, ...] = ()
-    """How the runs themselves differ: command, options, versions, device, seeds, dtypes, environment."""
+    """How the runs themselves differ: command, options, versions, device, optimizers, seeds, dtypes, environment."""
     settings: tuple[SettingDifference, ...] = ()
     """The modules' settings that differ; they alone do not make runs differ."""
     notes: tuple[str, ...] = field(default=())

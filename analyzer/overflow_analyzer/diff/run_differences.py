@@ -45,6 +45,8 @@ def _differences(a: RunInfo, b: RunInfo, structure: Iterable[StructureDifference
     both = bool(a.environment and b.environment)
     if both:
         yield from _named("device", a.environment, b.environment, only={_DEVICE})
+    if a.optimizers and b.optimizers:
+        yield from _named("optimizer", _optimizers(a), _optimizers(b))
     yield from _named("seed", _seeds(a), _seeds(b))
     yield from _dtypes(structure)
     if both:
@@ -52,6 +54,10 @@ def _differences(a: RunInfo, b: RunInfo, structure: Iterable[StructureDifference
         switches = {name for name in a.environment.keys() ^ b.environment.keys() if name.startswith("torch.")}
         names = (a.environment.keys() | b.environment.keys()) - switches - {_DEVICE}
         yield from _named("environment", a.environment, b.environment, only=names)
+
+
+def _optimizers(run: RunInfo) -> dict[str, float]:
+    return {f"{name} {default}": value for name, some in run.optimizers.items() for default, value in some.items()}
 
 
 def _seeds(run: RunInfo) -> dict[str, Any]:

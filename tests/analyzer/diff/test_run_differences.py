@@ -28,6 +28,7 @@ FULL = replace(
     python_version="3.11.7",
     recorder_version="0.1.0",
     seeds={"seed": 3, "deterministic": False, "environment": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}},
+    optimizers={"Adam": {"lr": 1e-3, "eps": 1e-8}},
     environment={"device": "cpu", "OMP_NUM_THREADS": "2", "torch.get_num_threads": "2"},
 )
 
@@ -61,6 +62,10 @@ def test_runs_that_were_started_alike_have_none() -> None:
             replace(FULL, options={**FULL.options, "roles": ["output"]}),
             ("option", "roles", ["weight", "buffer", "input", "output"], ["output"]),
         ),
+        (
+            replace(FULL, optimizers={"Adam": {"lr": 1e-2, "eps": 1e-8}}),
+            ("optimizer", "Adam lr", 1e-3, 1e-2),
+        ),
         (with_environment(device="NVIDIA H200"), ("device", "", "cpu", "NVIDIA H200")),
         (with_environment(OMP_NUM_THREADS="4"), ("environment", "OMP_NUM_THREADS", "2", "4")),
         (with_environment(NVIDIA_TF32_OVERRIDE="0"), ("environment", "NVIDIA_TF32_OVERRIDE", None, "0")),
@@ -74,6 +79,7 @@ def test_each_difference_alone(b: RunInfo, expected: tuple[Any, ...]) -> None:
     "b",
     [
         replace(FULL, environment={}),
+        replace(FULL, optimizers={}),
         replace(FULL, command=()),
         replace(FULL, python_version=""),
         replace(FULL, options={}),
