@@ -175,6 +175,7 @@ def test_a_healthy_training_exits_with_0_and_the_advice_makes_its_trace_clean(tm
     finding = finding_of(row, path, "traced")
     assert finding is not None
     assert analyze("report", path).code == 0
+    assert '"*:input[*mask]"' in finding.cause.next_step  # for all arguments of the encoder's parts
 
     # WHEN the recorder is told what the explanation says
     advice = finding.cause.next_step.partition("`ignore=(")[2].partition(")`")[0]

@@ -163,7 +163,7 @@ def events_of(frames: Iterable[Frame], known: Container[_Key] = ()) -> list[Even
     events: list[Event] = []
     for one in members:
         current = events[-1] if events and events[-1].contained_by is None else None
-        if current is not None and _goes_on(current, one):
+        if current is not None and _goes_on(current, one) and not _spoils(current, one):
             _take(current, one)
         elif one.taken or one.given:
             events.append(Event())
@@ -183,8 +183,16 @@ def _goes_on(event: Event, one: Member) -> bool:
     if one.taken or (one.given and one.frame.phase == "manual"):
         return True
     if not one.given:
-        return is_inside(event.first, one.frame)
+        is_recorded_mask = event.first.phase == "manual" and event.is_mask
+        return is_inside(event.first, one.frame) or (is_recorded_mask and one.frame.module_name == "")
     return any(is_inside(member.frame, one.frame) for member in event.members)
+
+
+def _spoils(event: Event, one: Member) -> bool:
+    """Whether a frame makes more than -inf of a mask that all frames before it have absorbed: then it is the fault."""
+    given = any(entry.nan_count or entry.posinf_count for entry in one.given)
+    taken = any(entry.nan_count or entry.posinf_count for entry in one.taken)
+    return given and not taken and event.is_mask and all(member.absorbs for member in event.members)
 
 
 def _take(event: Event, one: Member) -> None:

@@ -169,8 +169,8 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
 
 
 def _replay(found: Located) -> Origin | None:
-    origin, first = found.rank.origin, found.event.first
-    return origin if origin is not None and origin.frame_number == first.frame_number else None
+    origin, frames = found.rank.origin, {frame.frame_number for frame in found.event.frames}
+    return origin if origin is not None and origin.frame_number in frames else None
 
 
 def _is_like(frame: Frame, first: Frame) -> bool:

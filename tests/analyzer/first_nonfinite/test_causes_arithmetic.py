@@ -113,6 +113,7 @@ def test_float32_has_no_wider_format_to_go_to(tmp_path: Path) -> None:
     large = tensor("input", "x", abs_max=3e38, dtype="float32")
     cause = only_cause(tmp_path, "Gate", large, bad("output", "output", inf=1, dtype="float32"))
     assert "bfloat16" not in cause.next_step
+    assert cause.next_step.startswith("To try: ")  # no second run has tried it
 
 
 def test_growth_over_batches_is_told_in_bits(tmp_path: Path) -> None:

@@ -174,6 +174,24 @@ def test_a_mask_that_is_absorbed_is_not_blamed_for_a_loss(tmp_path: Path) -> Non
     assert (finding.frame.module_name, finding.led_to) == ("loss", None)
 
 
+def test_a_module_that_makes_nan_of_a_mask_that_others_absorb_is_where_it_is_found(tmp_path: Path) -> None:
+    # GIVEN the same mask in two layers, of which the second gives nan out
+    mask = bad("input", "input[mask]", neginf=1)
+    first = frame(0, 0, "layers.0", mask, tensor("output", "output"))
+    second = frame(1, 0, "layers.1", mask, bad("output", "output", nan=2))
+    # WHEN / THEN
+    finding = found(tmp_path, [first, second, frame(2, 0, "", bad("output", "output", nan=2))])
+    assert (finding.frame.module_name, finding.rule.is_harmless) == ("layers.1", False)
+    assert [one.module_name for one in finding.absorbed_before] == ["layers.0"]
+
+
+def test_a_mask_that_the_loop_recorded_is_absorbed_where_the_model_gives_finite_values(tmp_path: Path) -> None:
+    recorded = frame(0, 0, "batch", bad("value", "mask", neginf=1), phase="manual")
+    assert found(tmp_path, [recorded, passing(1, 0, "a"), passing(2, 0, "")]).rule.is_harmless
+    spoilt = frame(0, 0, "batch", bad("value", "mask", nan=1), phase="manual")
+    assert not found(tmp_path / "nan", [spoilt, passing(1, 0, "a"), passing(2, 0, "")]).rule.is_harmless
+
+
 def test_a_place_that_absorbs_is_the_fault_when_it_lets_something_through(tmp_path: Path) -> None:
     # GIVEN a softmax that absorbs its mask in batch 0 and gives nan out in batch 1
     mask = bad("input", "input[0]", neginf=2)

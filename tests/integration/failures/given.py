@@ -163,6 +163,18 @@ def value_before(record: Record) -> None:
         model(torch.nan_to_num(NAN_INPUT))
 
 
+def recorded_mask(mask: torch.Tensor) -> Callable[[Record], None]:
+    """The loop records the mask before the model takes it in."""
+
+    def script(record: Record) -> None:
+        model = Op(softmax_of_sum)
+        with record(model, roles=("output",)) as recorder:
+            recorder.record("batch", mask=mask)
+            model(normal(4, 4), mask)
+
+    return script
+
+
 def loss_after_nan_output(record: Record) -> None:
     model = chain(nn.Linear(2, 2), torch.sqrt)
     with record(model) as recorder:
@@ -487,6 +499,12 @@ ROWS: Final[dict[str, Row]] = {
         "",
         forward(lambda: Op(torch.minimum), normal(3), torch.full((3,), INF)),
         ("bad-batch", "overflow", "divisor-overflow"),
+    ),
+    "a mask that the loop records, and that the model absorbs": Row(
+        ABSORBED, "batch", recorded_mask(causal(4)), ("bad-batch", "loss-outside-modules", "masked-row-softmax")
+    ),
+    "a mask that the loop records, with a full row, and nan after it": Row(
+        MASKED, "batch", recorded_mask(row_masked(4)), ("bad-batch", "absorbed")
     ),
     # nothing to find
     "boolean masks with a full row in scaled_dot_product_attention, which gives 0 there": Row(

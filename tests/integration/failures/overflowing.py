@@ -76,7 +76,20 @@ class Gated(nn.Module):
         return self.down(up * up)
 
 
+def second_attention_overflows() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    made = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    made.layers[1].self_attn.in_proj_weight.data.mul_(1e5)
+    return made.half()
+
+
 ROWS: Final[dict[str, Row]] = {
+    "the second layer's scores overflow under a causal mask that the first layer absorbs": Row(
+        OVERFLOW,
+        "layers.1.self_attn",
+        forward(second_attention_overflows, normal(2, 6, 8, dtype=F16), causal(6, F16)),
+        ("masked-row-softmax", "absorbed", "bad-batch"),
+    ),
     "4 products of 200 x 100 in float16": Row(
         OVERFLOW, "0", forward(lambda: chain(scaled(nn.Linear(4, 2), 200.0)), torch.full((3, 4), 100.0, dtype=F16))
     ),

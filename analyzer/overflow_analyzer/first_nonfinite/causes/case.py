@@ -58,6 +58,8 @@ class CauseRule:
     shows_growth: bool = False
     """Whether the figures on the way to the format's limit belong to it."""
     came_with_the_batch: bool = False
+    is_remedy: bool = False
+    """Whether the advice changes the arithmetic: where no operation was seen, it has not been tried."""
 
     def cause_of(self, case: Case) -> Cause | None:
         """Return the cause, or None where the rule does not apply."""
@@ -69,6 +71,8 @@ class CauseRule:
     def stated(self, case: Case, confidence: Confidence, evidence: Sequence[str]) -> Cause:
         """Return the cause with its evidence and advice."""
         advice = self.advice.format(case=case) if isinstance(self.advice, str) else self.advice(case)
+        if self.is_remedy and case.operation is None:
+            advice = f"To try: {advice[0].lower()}{advice[1:]}"
         return Cause(self.name, confidence, tuple(evidence), advice)
 
 

@@ -87,6 +87,7 @@ MASKED_ROW_SOFTMAX = CauseRule(
     _masked_row,
     "Give every row something to attend to (a padded query is one case), or mask with a large finite value such as "
     "`torch.finfo(dtype).min` and set the rows that are masked whole to 0 after the softmax.",
+    is_remedy=True,
 )
 
 
@@ -110,6 +111,7 @@ ZERO_TIMES_INF = CauseRule(
     _zero_times_inf,
     "Choose instead of multiplying: `torch.where(mask, x, 0)` keeps an infinity away from a 0, and `xlogy` and "
     "`masked_fill` do so too.",
+    is_remedy=True,
 )
 
 
@@ -118,6 +120,7 @@ INF_MINUS_INF = CauseRule(
     shown_only,
     "Find where the infinities come from: combine masks before they become numbers, and take a row's maximum away only "
     "where it is finite, as `torch.softmax` and `torch.logsumexp` do.",
+    is_remedy=True,
 )
 
 
@@ -147,4 +150,5 @@ MASKS_ADDED = CauseRule(
     _masks_added,
     "Combine masks with `torch.minimum` or as booleans before they become numbers, or clamp their sum to "
     "`torch.finfo(dtype).min`.",
+    is_remedy=True,
 )

@@ -22,7 +22,9 @@ def _bad_batch(case: Case) -> Verdict | None:
             "the second run of the model shows that it stems from there",
         )
     if case.entry.role == "value" and is_first and not case.batch:
-        return "likely", [f"{case.where}, recorded before any module of batch {frame.batch_number} ran"]
+        return "possible" if is_mask(case.entry) else "likely", [
+            f"{case.where}, recorded before any module of batch {frame.batch_number} ran"
+        ]
     if case.entry.role != "input" or case.origin is not None:
         return None
     root = next((one for one in (frame, *case.after) if one.module_name == "" and one.phase != "backward"), None)

@@ -112,6 +112,13 @@ def growth_over_batches(case: Case) -> tuple[str, ...]:
 
 
 def _advice(case: Case) -> str:
+    operation = case.operation
+    if operation is not None and operation.tried is not None and operation.tried.dtype == "float32":
+        where = f"{operation.module_name or 'the root module'} ({operation.module_class})"
+        return (
+            f"Run {operation.name} of {where} in float32, in which the second run found it finite, or scale down what "
+            "it takes; `overflow-analyze top TRACE` lists the modules that come next."
+        )
     if case.entry.dtype == "float16":
         return (
             f"Run {case.label} in bfloat16 or float32, or scale its input down; "
@@ -123,7 +130,7 @@ def _advice(case: Case) -> str:
     )
 
 
-OVERFLOW = CauseRule("overflow", _overflow, _advice, shows_growth=True)
+OVERFLOW = CauseRule("overflow", _overflow, _advice, shows_growth=True, is_remedy=True)
 
 
 def _exponential(case: Case) -> Verdict | None:
@@ -151,6 +158,7 @@ OVERFLOW_OF_AN_EXPONENTIAL = CauseRule(
     _exponential,
     "Compute squares, norms and exponentials in {case.label} in float32, or scale its input down first.",
     shows_growth=True,
+    is_remedy=True,
 )
 
 
@@ -184,4 +192,5 @@ PRECISION_CAST = CauseRule(
     'Keep {case.label} out of {case.limits.name} (`with torch.autocast("cuda", enabled=False)` around it), or use '
     "bfloat16.",
     shows_growth=True,
+    is_remedy=True,
 )

@@ -38,6 +38,7 @@ DIVISOR_OVERFLOW = CauseRule(
     "divisor-overflow",
     _divisor_overflow,
     "Divide in float32: `x.mean()` does so by itself, dividing by a count in a tensor of the same format does not.",
+    is_remedy=True,
 )
 
 
@@ -115,7 +116,7 @@ def _division_advice(case: Case) -> str:
     return f"Divide by `x.clamp_min(eps)`, or add an eps before dividing, in {case.label}{smallest}."
 
 
-DIVISION_BY_ZERO = CauseRule("division-by-zero", _division, _division_advice)
+DIVISION_BY_ZERO = CauseRule("division-by-zero", _division, _division_advice, is_remedy=True)
 
 
 def _underflow(case: Case) -> Verdict | None:
@@ -162,6 +163,7 @@ UNDERFLOW = CauseRule(
     "underflow",
     _underflow,
     "Compute squares, norms and products of small values in {case.label} in float32, or scale them up first.",
+    is_remedy=True,
 )
 
 
@@ -200,4 +202,5 @@ OUT_OF_DOMAIN = CauseRule(
     _out_of_domain,
     "Clamp what goes in (`x.clamp_min(eps)` before a logarithm, root or fractional power), or use the stable form "
     "(`log_softmax`, `logsumexp`, `log1p`).",
+    is_remedy=True,
 )
