@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from PIL import Image
 
 from tests.browser.chromium import Browser
-from tests.browser.pages import FIXTURES, page_of
+from tests.browser.pages import page_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +29,15 @@ _SHOWN: Final[dict[str, tuple[Sequence[str], bool, str]]] = {
 def take(browser: Browser, name: str, directory: Path) -> Image.Image:
     """Return the picture of a page, from its top to the end of its curves."""
     traces, dark, last = _SHOWN[name]
-    browser.open(page_of(directory, *(FIXTURES / one for one in traces)), dark=dark, width=1100)
+    browser.open(page_of(directory, *(Path("fixtures", one) for one in traces)), dark=dark, width=1100)
     bottom = browser.run("return document.getElementById(arguments[0]).getBoundingClientRect().bottom + scrollY", last)
     with Image.open(io.BytesIO(browser.screenshot())) as taken:
         return taken.crop((0, 0, taken.width, int(bottom) + 16)).convert("RGB").quantize(_COLOURS)
 
 
 def main() -> None:
-    """Take them all."""
+    """Take them all; their paths are those that the repository has."""
+    os.chdir(IMAGES.parents[1])
     IMAGES.mkdir(exist_ok=True)
     browser = Browser()
     for name in _SHOWN:

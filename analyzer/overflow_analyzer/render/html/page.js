@@ -22,7 +22,7 @@
   const NOTHING = { x: [], y: [] };
   // low: whether the low end of the scale is the one to look at; least: what the scale reaches at least; show: a figure.
   const METRICS = {
-    headroom: { title: "headroom: doublings left before the limit", low: true, least: 1, show: (v) => (v === -Infinity ? "overflowed" : `headroom ${v.toFixed(2)} bits`) },
+    headroom: { title: "headroom: doublings left before the limit", low: true, least: 1, show: (v) => (v === -Infinity ? "no headroom: it has inf" : `headroom ${v.toFixed(2)} bits`) },
     growth: { title: "growth: doublings a batch", show: (v) => `growth ${v < 0 ? "" : "+"}${v.toFixed(3)} bits a batch` },
     zero: { title: "share of elements that are 0", share: true, show: (v) => `${percent(v)} are 0` },
     subnormal: { title: "share of elements that are subnormal", share: true, show: (v) => `${percent(v)} are subnormal` },
@@ -190,18 +190,30 @@
         const kind = kindAt(y * columns + x);
         let stop = x + 1;
         while (stop < columns && kindAt(y * columns + stop) === kind) stop++;
-        if (kind) fields.push({ y, from: x, to: stop, kind });
+        if (kind) fields.push({ y, rows: 1, from: x, to: stop, kind });
         x = stop;
       }
     }
     return fields;
   }
 
+  // Fields of the same batches in neighbouring rows become one.
+  function joined(fields) {
+    const last = new Map();
+    return fields.filter((one) => {
+      const key = `${one.from} ${one.to} ${one.kind}`;
+      const above = last.get(key);
+      if (above && above.y + above.rows === one.y) return void above.rows++;
+      last.set(key, one);
+      return true;
+    });
+  }
+
   function drawCells({ sources, NDArray }, image, rows, columns, x, dx, y, fields, marked) {
     sources.cells.data = { image: [new NDArray(image.buffer, [rows, columns])], x: [x], y: [y], dw: [columns * dx], dh: [rows] };
     sources.nonfinite.data = {
       left: fields.map((one) => x + one.from * dx), right: fields.map((one) => x + one.to * dx),
-      top: fields.map((one) => y + one.y), bottom: fields.map((one) => y + one.y + 1),
+      top: fields.map((one) => y + one.y), bottom: fields.map((one) => y + one.y + one.rows),
       hatch: fields.map((one) => (one.kind === "∞" ? "/" : "x")),
     };
     const marks = marked ? fields : [];
@@ -448,14 +460,17 @@
       drawCurves();
       if (jump) dom("curve").scrollIntoView({ block: "start" });
     }
+    function swatch(at) {
+      const made = element("span", { className: "swatch" });
+      made.style.setProperty("--colour", `var(--line-${at % 8})`);
+      return made;
+    }
     function drawChoice() {
       dom("curves-title").textContent = `Curves of ${state.module.name || "the root module"}`;
       dom("choice").replaceChildren(...state.entries.map((entry, at) => {
         const box = element("input", { type: "checkbox", checked: state.chosen.has(entry) });
         box.onchange = () => { if (!state.chosen.delete(entry)) state.chosen.add(entry); drawCurves(); };
-        const swatch = element("span", { className: "swatch" });
-        swatch.style.setProperty("--colour", `var(--line-${at % 8})`);
-        return element("label", {}, box, swatch, entry.label);
+        return element("label", {}, box, swatch(at), entry.label);
       }));
     }
 
@@ -543,7 +558,7 @@
       const gaps = fill(views.curves, traced, limits, fitted && dtypes.length ? fitLine(fitted, limit) : NOTHING, []);
       const notes = dtypes.filter((dtype) => dtype.limit > traced.high + NEAR_BITS).map((dtype) => `${dtype.name}'s limit ${figure(dtype.limit)} is ${(dtype.limit - traced.high).toFixed(0)} bits above`);
       if (fitted) notes.unshift(`fit (dash-dotted): ${signed(fitted[2])} bits a batch over batches ${fitted[0]} to ${fitted[1]}${fitted[2] > 0 ? `; at this rate the limit is ${Math.max(0, -fitted[3] / fitted[2]).toPrecision(3)} batches away` : ""}`);
-      if (gaps) notes.push(`${gaps} gaps between recorded batches${gaps > MOST_MARKS ? "" : " (dotted)"}`);
+      if (gaps) notes.push(`${gaps} ${gaps === 1 ? "gap" : "gaps"} between recorded batches${gaps > MOST_MARKS ? "" : " (dotted)"}`);
       if (compares) notes.push("A is solid, B dashed");
       dom("curves-note").textContent = notes.join("; ");
       drawValues();
@@ -569,8 +584,9 @@
       fill(views.values, traced, [], NOTHING, stepped.length > MOST_MARKS ? [] : stepped.map(({ x }) => x));
       const known = traced.bins.map(({ bin, level }) => level.step[bin]).filter((step) => step >= 0);
       const steps = known.length ? known[known.length - 1] - known[0] : 0;
-      const recorded = names.length ? `recorded: ${names.join(", ")}` : "no value was recorded";
-      dom("values-note").textContent = `${recorded}; ${steps} optimizer steps in view${steps && stepped.length <= MOST_MARKS ? ", marked at the bottom where the number rose" : ""}`;
+      const rose = steps && stepped.length <= MOST_MARKS ? ", marked at the bottom where the number rose" : "";
+      const legend = names.flatMap((name, at) => [swatch(at), `${name} `]);
+      dom("values-note").replaceChildren(...legend, `${names.length ? "" : "no value was recorded; "}${steps} optimizer steps in view${rose}`);
     }
 
     // -- ranks --
@@ -585,13 +601,14 @@
       const mapper = view.plot.renderers[0].glyph.color_mapper;
       mapper.setv({ low: 0, high: Math.ceil(strip.headroom.filter(Number.isFinite).reduce((most, one) => Math.max(most, one), 1)) });
       const image = strip.headroom.map((value) => (Number.isNaN(value) ? NaN : Math.max(0, Math.min(mapper.high, value))));
-      drawCells(view, image, rows, bins, 0, strip.width, 0, fieldsOf(rows, bins, (at) => (strip.nonfinite[at] > 0 ? "N" : "")), false);
+      drawCells(view, image, rows, bins, 0, strip.width, 0, joined(fieldsOf(rows, bins, (at) => (strip.nonfinite[at] > 0 ? "N" : ""))), false);
       view.plot.y_range.setv({ start: rows, end: 0 });
       view.plot.x_range.setv({ start: state.from, end: state.to });
       labelBatches(view, runs[0], state.from, state.to);
       const every = Math.ceil(rows / Math.floor(height / 16));
       label(view.plot, "left", strip.ranks.flatMap((_, at) => (at % every ? [] : [at + 0.5])), (tick) => String(strip.ranks[Math.floor(tick)]));
-      const firsts = strip.starts.map(([rank, batch]) => [strip.ranks.indexOf(rank), strip.first.findLastIndex((one) => one <= batch)]).filter(([at, bin]) => at >= 0 && bin >= 0);
+      const earliest = Math.min(...strip.starts.map(([, batch]) => batch));
+      const firsts = strip.starts.filter(([, batch]) => batch === earliest).map(([rank, batch]) => [strip.ranks.indexOf(rank), strip.first.findLastIndex((one) => one <= batch)]).filter(([at, bin]) => at >= 0 && bin >= 0);
       view.sources.firsts.data = { x: firsts.map(([, bin]) => (bin + 0.5) * strip.width), y: firsts.map(([at]) => at + 0.5) };
     }
     views.ranks?.plot.on_event("mousemove", ({ x, y }) => {

@@ -58,10 +58,10 @@ def pictures(names: tuple[str, ...]) -> list[Any]:
 def palettes() -> dict[str, list[str]]:
     """Return the colours of cells, the strongest first, for light and for dark pages: their lightness alone tells."""
     colours = _bokeh("bokeh.palettes")
-    steps = range(0, 256, 4)
+    # Neither ends in the colour of the page, which means that nothing was recorded.
     return {
-        "light": [colours.interp_palette(colours.YlOrRd9, 256)[at] for at in steps],
-        "dark": [colours.Inferno256[255 - at] for at in steps],
+        "light": list(colours.interp_palette(colours.YlOrRd9, 64)),
+        "dark": [colours.Inferno256[at] for at in range(252, 60, -3)],
     }
 
 
@@ -148,7 +148,7 @@ def _lines(name: str, frame_height: int) -> Any:
         name, frame_height=frame_height, tools=[hover], min_border_left=64,
         y_axis_type="log", y_range=models.Range1d(0.5, 2),
     )  # fmt: skip
-    ticker = models.LogTicker(base=2, mantissas=[1], desired_num_ticks=6)
+    ticker = models.LogTicker(base=2, mantissas=[1], desired_num_ticks=frame_height // 40)
     figure.yaxis.ticker = ticker
     figure.yaxis.formatter.ticker = ticker
     figure.ygrid.ticker = ticker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from overflow_analyzer.render.explanation import explanation_sections
@@ -129,14 +130,18 @@ def _ranks(finding: Finding | None, summary: Summary) -> Iterator[str]:
     """Yield which rank was first and which are missing."""
     if finding is not None:
         yield f"rank {finding.rank} was first: batch {finding.frame.batch_number}"
-        others = finding.other_ranks or ()
-        named = ", ".join(f"rank {one.rank} in batch {one.batch_number}" for one in others[:_MOST_NAMED])
-        more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
-        yield f"then {named}{more}" if others else "no other recorded rank has an inf/nan"
+        others = sorted(finding.other_ranks or (), key=lambda one: one.batch_number)
+        for batch, some in itertools.groupby(others, lambda one: one.batch_number):
+            yield f"then in batch {batch}: {_named([one.rank for one in some])}"
+        if not others:
+            yield "no other recorded rank has an inf/nan"
     missing = summary.missing_ranks
     if missing:
-        named = ", ".join(map(str, missing[:_MOST_NAMED]))
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        yield f"{counted(len(missing), 'rank')} of {summary.world_size} left nothing readable: {named}{more}"
+        yield f"{counted(len(missing), 'rank')} of {summary.world_size} left nothing readable: {_named(missing)}"
     else:
         yield f"all {summary.world_size} ranks are in the trace"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
