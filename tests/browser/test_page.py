@@ -205,7 +205,9 @@ def test_zooming_with_the_mouse_the_keyboard_and_buttons(browser: Browser, growi
     start, stop = cell(browser, "1", 5), cell(browser, "1", 9)
     mouse(browser, "mouseMoved", start)
     mouse(browser, "mousePressed", start, button="left", clickCount=1)
-    mouse(browser, "mouseMoved", stop, button="left", buttons=1)
+    for share in (0.25, 0.5, 0.75, 1.0):
+        between = start[0] + share * (stop[0] - start[0]), start[1]
+        mouse(browser, "mouseMoved", between, button="left", buttons=1)
     mouse(browser, "mouseReleased", stop, button="left", clickCount=1)
     browser.wait("return overflow.state.to < 21")
     # THEN all pictures show these batches
