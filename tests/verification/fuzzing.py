@@ -268,6 +268,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("batch", "{trace}", "2"),
     ("top", "{trace}"),
     ("diff", "{trace}", "{trace}"),
+    ("html", "{trace}", "-o", "{out}/page", "--overwrite"),
+    ("html", "{trace}", "{trace}", "-o", "{out}/page", "--overwrite"),
     ("watch", "{trace}", "--once"),
     ("compact", "{trace}", "-o", "{out}/one", "--overwrite"),
     ("export", "{trace}", "--to", "csv", "-o", "{out}/csv", "--overwrite"),
