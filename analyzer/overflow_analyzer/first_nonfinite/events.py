@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from overflow_analyzer.format.frames import first_in_time
+
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -67,7 +69,7 @@ class Event:
         """Its first non-finite entry."""
         member = self.members[0]
         nonfinite = (*member.taken, *member.given)
-        return next(entry for entry in member.frame.entries if any(entry is one for one in nonfinite))
+        return first_in_time([entry for entry in member.frame.entries if any(entry is one for one in nonfinite)])
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -206,8 +208,10 @@ def _take(event: Event, one: Member) -> None:
 
 def _may_be_origin(event: Event, frame: Frame) -> bool:
     """A frame around a module with a non-finite parameter gives out what that made: it did not make it itself."""
-    parameters = (entry for one in event.members for entry in one.taken if entry.role in ("weight", "buffer"))
-    return not any(parameters) and (frame is event.first or is_inside(event.first, frame))
+    first = (first_in_time(one.taken).role for one in event.members if one.taken)
+    return not any(role in ("weight", "buffer") for role in first) and (
+        frame is event.first or is_inside(event.first, frame)
+    )
 
 
 def _gives_tensors(frame: Frame) -> bool:

@@ -12,7 +12,7 @@ from overflow_analyzer.format.columns import columns_of
 from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -116,6 +116,16 @@ class Frame:
     def nonfinite_entries(self) -> tuple[Entry, ...]:
         """The entries with an inf or nan that is not intended, in order."""
         return tuple(entry for entry in self.entries if entry.nonfinite)
+
+
+def first_in_time(nonfinite: Sequence[Entry]) -> Entry:
+    """Return the first of a frame's non-finite entries: buffers are looked at when the forward has updated them.
+
+    Args:
+        nonfinite: In order, at least one.
+    """
+    spoilt = (one for one in nonfinite if one.role == "input" and (one.nan_count or one.posinf_count))
+    return next(spoilt, nonfinite[0]) if nonfinite[0].role == "buffer" else nonfinite[0]
 
 
 _FRAME_FIELDS = columns_of("frame")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import nn
 
+from overflow_analyzer.format.frames import first_in_time
 from overflow_analyzer.format.origin import Origin
 from overflow_analyzer.render.operation import describe_place
 from overflow_recorder.faults import describe_error, raised_by_signal_handler
@@ -90,7 +91,7 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
         The operation, or the reason why none is named.
     """
     started = time.perf_counter()
-    entry = frame.nonfinite_entries[0]
+    entry = first_in_time(frame.nonfinite_entries)
     calls = _open_calls(sys._getframe(1))
     place, found = None, _Found()
     try:
@@ -150,11 +151,12 @@ def _place_of_entry(target: nn.Module, calls: list[OpenCall], entry: Entry) -> P
 
 def _search(model: nn.Module, target: nn.Module, entries: tuple[Entry, ...], calls: list[OpenCall]) -> _Found:
     """Run the open calls again, from the one that may have made it outward, until one shows the operation."""
-    _refuse_in_general(entries[0], calls)
+    entry = first_in_time(entries)
+    _refuse_in_general(entry, calls)
     # -inf alone that was given may be a mask that is meant: what came out tells what became of it.
-    is_mask = not entries[0].nan_count and not entries[0].posinf_count
+    is_mask = not entry.nan_count and not entry.posinf_count
     gave = any(one.role == "output" for one in entries)
-    role = "output" if gave and (is_mask or len(calls) == 1) else entries[0].role
+    role = "output" if gave and (is_mask or len(calls) == 1) else entry.role
     inside = calls[1:] if calls[0].module is target and role == "input" else calls
     names = {id(module): name for name, module in model.named_modules()}
     deadline = time.monotonic() + _SECONDS

@@ -21,9 +21,10 @@ LIMIT = 65504.0
 # --- overflow
 
 
-def test_inf_beside_figures_near_the_limit_is_an_overflow(tmp_path: Path) -> None:
+def test_inf_beside_figures_near_the_limit_is_possibly_an_overflow(tmp_path: Path) -> None:
+    # GIVEN what 1 / (x - 5) and masked_fill leave, too
     cause = only_cause(tmp_path, "Gate", tensor("input", "input[0]", abs_max=40000.0), bad("output", "output", inf=1))
-    assert (cause.name, cause.confidence) == ("overflow", "likely")
+    assert (cause.name, cause.confidence) == ("overflow", "possible")
     assert cause.evidence[0] == "input[0]: 4.00e+04 is 61.1% of float16's 65504"  # 40000 / 65504 = 0.61065
 
 
@@ -105,7 +106,7 @@ def test_figures_of_another_format_are_not_held_against_the_limit(tmp_path: Path
 def test_a_format_without_inf_overflows_to_nan(tmp_path: Path) -> None:
     near = tensor("input", "x", abs_max=440.0, dtype="float8_e4m3fn")
     cause = only_cause(tmp_path, "Cast", near, bad("output", "output", nan=1, dtype="float8_e4m3fn"))
-    assert (cause.name, cause.confidence) == ("overflow", "likely")
+    assert (cause.name, cause.confidence) == ("overflow", "possible")
     assert "float8_e4m3fn's 448" in cause.evidence[0]
 
 

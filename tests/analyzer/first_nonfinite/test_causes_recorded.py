@@ -25,7 +25,7 @@ EXPECTED = {
     "adam-eps": ("optimizer-underflow", "likely", "0", "weight", "weight", 1),
     "bad-batch": ("bad-batch", "certain", "0", "input", "input[0]", 3),
     "diverging-weight": ("parameter-went-bad", "certain", "0", "weight", "weight", 1),
-    "dropout-overflow": ("overflow", "likely", "dropout", "output", "output", 0),
+    "dropout-overflow": ("overflow", "possible", "dropout", "output", "output", 0),
     "flipped-bit": ("one-rank-only", "likely", "2", "weight", "weight", 2),
     "float16-count": ("divisor-overflow", "likely", "divide", "input", "input[1]", 0),
     "float32-to-float16": ("precision-cast", "possible", "2", "output", "output", 2),

@@ -190,6 +190,18 @@ ROWS: Final[dict[str, Row]] = {
     "a standardisation over no elements": Row(
         DIVISION, "", forward(lambda: Op(lambda x: x[x > 5].std() + x), values(1.0, 2.0)), ("out-of-domain",)
     ),
+    "1 / (x - 5) beside figures near the limit, without a zero": Row(
+        DIVISION, "0", forward(lambda: chain(lambda x: 1 / (x - 5)), values(5.0, 3e4, dtype=F16)), ("overflow",)
+    ),
+    "x / 0 before a batch norm, whose running statistics take it in": Row(
+        DIVISION,
+        "",
+        forward(lambda: Op(lambda x, norm: norm(x / (x - x)), norm=nn.BatchNorm1d(2)), normal(3, 2)),
+        ("bad-buffer", "bad-batch"),
+    ),
+    "the mean over an empty batch": Row(
+        DIVISION, "1", forward(lambda: chain(nn.Linear(2, 2), torch.mean), torch.zeros(0, 2)), ("bad-batch",)
+    ),
     # outside of a function's domain
     "the logarithm of 0": Row(
         DOMAIN,

@@ -325,6 +325,12 @@ ROWS: Final[dict[str, Row]] = {
     "an assignment of nan to a slice": Row(
         LITERAL, "0", forward(lambda: chain(assign_nan), normal(3, 4)), ("division-by-zero", "out-of-domain")
     ),
+    "-inf written over figures near float16's limit": Row(
+        LITERAL,
+        "0",
+        forward(lambda: chain(lambda x: x.masked_fill(x > 100, -INF)), values(3e4, 6e4, 1.0, dtype=F16)),
+        ("overflow", "precision-cast", "masks-added"),
+    ),
     # memory that nobody wrote
     "torch.empty, read": Row(
         UNWRITTEN, "", unwritten(lambda: Op(lambda x: x + torch.empty(3)), normal(3)), ("out-of-domain", "overflow")
@@ -393,6 +399,16 @@ ROWS: Final[dict[str, Row]] = {
         "",
         forward(lambda: Op(lambda x, m: (x * m).sum()), NAN_INPUT, torch.zeros(2, 2)),
         ("zero-times-inf", "division-by-zero"),
+        "certain",
+    ),
+    "a nan that a batch norm takes in, and its running statistics with it": Row(
+        BATCH, "0", forward(lambda: chain(nn.BatchNorm1d(2), nn.Linear(2, 1)), NAN_INPUT), ("bad-buffer",), "certain"
+    ),
+    "a temperature of inf that the model was given, and outputs of 0": Row(
+        (*BATCH, "divisor-overflow"),
+        "",
+        forward(lambda: Op(torch.div), normal(3, dtype=F16), torch.tensor(INF, dtype=F16)),
+        ("overflow", "absorbed"),
         "certain",
     ),
     # buffers

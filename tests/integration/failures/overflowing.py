@@ -218,6 +218,15 @@ ROWS: Final[dict[str, Row]] = {
         ),
         ("bad-batch",),
     ),
+    "a square overflows before a batch norm, whose running statistics take it in": Row(
+        OVERFLOW,
+        "",
+        forward(
+            lambda: Op(lambda x, norm: norm(x * x), norm=nn.BatchNorm1d(2).half()),
+            torch.full((3, 2), 300.0, dtype=F16),
+        ),
+        ("bad-buffer", "bad-batch"),
+    ),
     "what stands between two children squares 300": Row(
         OVERFLOW, "", forward(Gated, torch.full((2, 4), 1.25, dtype=F16)), ("bad-batch",)
     ),

@@ -122,6 +122,33 @@ def skipped(record: Record) -> None:
             optimizer.zero_grad()
 
 
+def skipped_then_overwritten(record: Record) -> None:
+    """No step is ever taken: the scale is too large for all of them."""
+    model = chain(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with record(model, **GRADIENTS):
+        for batch in range(5):
+            if batch == 4:
+                model.get_parameter("1.weight").data.fill_(NAN)
+            scaler.scale(model(torch.full((2, 4), 100.0)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+def clipped(record: Record) -> None:
+    """Clipping by the norm makes each gradient nan of one that is."""
+    model = distance(lambda x: x.square().sum(-1).sqrt())()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model, **GRADIENTS):
+        for _ in range(2):
+            total(model(torch.zeros(3, 2))).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def distance(between: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[], nn.Module]:
     """A model whose last module has no derivative at 0."""
     return lambda: chain(nn.Linear(2, 2, bias=False), between)
@@ -244,6 +271,9 @@ ROWS: Final[dict[str, Row]] = {
         "certain",
         2,
     ),
+    "each step is skipped for an inf gradient, and a weight is overwritten": Row(
+        WENT, "1", skipped_then_overwritten, ("gradient-applied", "nonfinite-gradient"), "certain", 4
+    ),
     # a gradient that was applied although its loss was scaled
     "a scaled float16 gradient is applied by hand": Row(
         (*APPLIED, *GRADIENT), "0", unscaled(), ("parameter-went-bad", "optimizer-overflow"), "likely", 3
@@ -311,6 +341,7 @@ ROWS: Final[dict[str, Row]] = {
         ("overflow", "optimizer-overflow", "gradient-applied"),
         "likely",
     ),
+    "a gradient of nan is clipped": Row(GRADIENT, "0", clipped, ("parameter-went-bad", "gradient-applied"), "likely"),
     "a gradient of nan, seen by the weights alone": Row(
         (*WENT, *GRADIENT),
         "0",

@@ -42,7 +42,7 @@ def _overflow(case: Case) -> Verdict | None:
         evidence = [
             _does_not_fit(case, squares[0], f"its square, {_square(squares[0].entry):.2e}, does not fit", limits)
         ]
-    return _confidence(case, limits, fits=fits, product=reach is not None), (
+    return _confidence(case, limits, multiplies=reach is not None or _dropout_passes(case, limits)), (
         *evidence,
         *_dropout(case, limits),
         *growth_over_batches(case),
@@ -53,18 +53,12 @@ def _is_figure(entry: Entry, limits: FloatFormat) -> bool:
     return entry.dtype == limits.name and bool(entry.magnitude) and entry.magnitude != limits.max
 
 
-def _confidence(case: Case, limits: FloatFormat, *, fits: bool, product: bool) -> Confidence:
-    """Likely only if an infinity shows it, and no operand can have been divided by, cast or added as a mask."""
+def _confidence(case: Case, limits: FloatFormat, *, multiplies: bool) -> Confidence:
+    """Likely only if an infinity shows it, and the module is known to multiply: no mask, cast or quotient."""
     entry = case.entry
     infinite = bool(entry.posinf_count or entry.neginf_count) or not limits.has_inf
-    others = [
-        one
-        for one in case.operands
-        if (one.entry.abs_min == 0 and not product)
-        or one.entry.magnitude == limits.max
-        or _is_too_wide(one.entry, limits)
-    ]
-    is_seen = fits and infinite and case.origin is not None and (not entry.nan_count or not limits.has_inf)
+    others = [one for one in case.operands if one.entry.magnitude == limits.max or _is_too_wide(one.entry, limits)]
+    is_seen = multiplies and infinite and case.origin is not None and (not entry.nan_count or not limits.has_inf)
     return "likely" if is_seen and not others else "possible"
 
 
@@ -83,6 +77,13 @@ def _reach_of_matrix_product(case: Case) -> tuple[float, str] | None:
     products = "a product" if count == 1 else f"a sum of {count} products"
     reach = count * weight * value + bias
     return reach, f"{products} of up to {weight:.2e} x {value:.2e} can reach {reach:.2e}"
+
+
+def _dropout_passes(case: Case, limits: FloatFormat) -> bool:
+    p = None if case.settings is None else case.settings.number("p")
+    largest = max((one.entry.magnitude or 0.0 for one in case.operands), default=0.0)
+    known = case.origin is case.frame and case.frame.module_class == "Dropout" and p is not None and 0 < p < 1
+    return known and p is not None and largest / (1 - p) > limits.max
 
 
 def _dropout(case: Case, limits: FloatFormat) -> tuple[str, ...]:

@@ -64,7 +64,8 @@ def _gradient_applied(case: Case) -> Verdict | None:
         return None
     own = [entry for entry in _of_parameter(case, "weight_grad") if entry.nonfinite_count]
     frame, gradient = case.gradient
-    return "likely" if own else "possible", (
+    taken = case.frame.optimizer_step > frame.optimizer_step
+    return "likely" if own and taken else "possible", (
         case.what,
         *_when(case),
         f"{gradient.label} of {frame.label} had {gradient.counts} in {frame.moment}",

@@ -21,13 +21,15 @@ _EPS: Final = re.compile(r"(.*_)?eps(ilon)?", re.ASCII)
 
 def _divisor_overflow(case: Case) -> Verdict | None:
     """A divisor is inf, and what was divided by it is 0 everywhere."""
-    divisors = [entry for entry in case.frame.of_roles("input") if entry.nonfinite and not entry.nan_count]
+    infinite = (entry for entry in case.frame.of_roles("input") if entry.nonfinite)
+    divisors = [entry for entry in infinite if not entry.nan_count and not entry.neginf_count]
     if not divisors or not gives_only_zeros(case.frame):
         return None
     divisor, output = divisors[0], case.frame.of_roles("output")[0]
     fraction = "" if output.zero_count is None else f" (zero fraction {output.zero_count / output.numel:.3g})"
     held = float_format(divisor.dtype)
-    return "likely" if divisor.numel == 1 else "possible", (
+    is_count = divisor.numel == 1 and case.frame.module_name != "" and divisor.dtype == "float16"
+    return "likely" if is_count else "possible", (
         f"{divisor.context} of {case.frame.label} has {divisor.counts}",
         *([f"{held.name} holds nothing larger than {held.max:g}: a count above it becomes inf"] if held else []),
         f"{output.context} is 0 in all {output.numel} elements{fraction}",
