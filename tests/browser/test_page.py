@@ -18,6 +18,7 @@ from tests.browser.pages import (
     write_many_ranks,
     write_values,
 )
+from tests.traces import frame, tensor, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,12 +275,34 @@ def test_growth_is_the_change_from_batch_to_batch(browser: Browser, growing: Pat
 def test_limits_and_the_fit_of_top_are_drawn(browser: Browser, growing: Path) -> None:
     browser.open(growing)
     assert LIMIT in [pytest.approx(y) for y in browser.run("return overflow.views.curves.sources.limits.data.y")]
-    # THEN the fit rises as top says, for module 2 over 21 batches 0.697 bits each
-    low, high = browser.run("return overflow.views.curves.sources.fit.data.y")
-    assert math.log2(high / low) == pytest.approx(20 * 0.697, abs=0.02)
-    assert "fit (dash-dotted): +0.697 bits a batch over batches 0 to 20" in browser.run(
+    # THEN the fit rises as top says, for module 2 over 21 batches 0.697 bits each, and goes on beyond them
+    xs, ys = browser.run("const { x, y } = overflow.views.curves.sources.fit.data; return [x, y]")
+    assert xs == pytest.approx([0.5, 20.5 + 0.15 * 21])
+    assert math.log2(ys[1] / ys[0]) / (xs[1] - xs[0]) == pytest.approx(0.697, abs=0.001)
+    assert "+0.697 bits a batch over batches 0 to 20; at this rate the limit is 7.40 batches away" in browser.run(
         "return document.getElementById('curves-note').textContent"
     )
+    assert view(browser) == [0, 21]
+
+
+def test_zeros_and_roles_are_chosen(browser: Browser, tmp_path: Path) -> None:
+    # GIVEN full statistics: a quarter of an input is 0, half of a gradient
+    given = tensor("input", "input[0]", zero_count=1, subnormal_count=0)
+    gradient = tensor("grad_output", "grad_output[0]", zero_count=2, subnormal_count=0)
+    browser.open(page_of(tmp_path, write_trace(tmp_path / "run", [frame(0, 0, "lin", given, gradient)])))
+    # WHEN zeros are shown of the forward, and of the gradient
+    shown = []
+    for role in ("", "grad_output"):
+        browser.run(
+            "for (const [id, value] of [['metric', 'zero'], ['role', arguments[0]]]) {"
+            "  document.getElementById(id).value = value; document.getElementById(id).onchange();"
+            "} overflow.showCell(0, 0.5)",
+            role,
+        )
+        shown.append(browser.run(FIGURES))
+    assert "25.0% are 0\ninput[0] of lin (input, float16)" in shown[0]
+    assert "50.0% are 0\ngrad_output[0] of lin (grad_output, float16)" in shown[1]
+    assert browser.complaints() == []
 
 
 def test_values_steps_and_gaps_are_below_the_curves(browser: Browser, values: Path) -> None:

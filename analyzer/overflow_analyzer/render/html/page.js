@@ -15,6 +15,7 @@
   const MOST_ROWS = 30; // on the screen at one time
   const FIRST_ROWS = 40; // unfolded at first
   const NEAR_BITS = 24; // a limit further away than this is named and not drawn
+  const AHEAD = 0.15; // of the batches in view: so far at most the fit goes on beyond the last
   const MOST_CHOSEN = 12; // curves at first
   const MOST_POINTS = 150; // of a curve: beyond, they are small
   const MOST_MARKS = 400; // steps and gaps: beyond, they are only counted
@@ -289,12 +290,16 @@
     dom("earlier").onclick = () => move(-0.5);
     dom("later").onclick = () => move(0.5);
     dom("all").onclick = () => look(0, subject.total);
-    for (const { plot, element: holder } of Object.values(views)) {
-      plot.x_range.change.connect(() => {
-        const { start: from, end: to } = plot.x_range; // a drag has set the range of one picture: all follow
-        if (Math.abs(from - state.from) + Math.abs(to - state.to) > 1e-6) look(from, to);
+    function show(view, to = state.to) {
+      view.shown = [state.from, to];
+      view.plot.x_range.setv({ start: state.from, end: to });
+    }
+    for (const view of Object.values(views)) {
+      view.plot.x_range.change.connect(() => {
+        const { start: from, end: to } = view.plot.x_range; // a drag has set the range of one picture: all follow
+        if (view.shown && Math.abs(from - view.shown[0]) + Math.abs(to - view.shown[1]) > 1e-6) look(from, to);
       });
-      holder.ondblclick = () => look(0, subject.total);
+      view.element.ondblclick = () => look(0, subject.total);
     }
 
     // -- the modules' names --
@@ -371,7 +376,7 @@
       const fields = fieldsOf(rows.length, cells.columns, (at) => kindOf(cells.nan[at], cells.inf[at], cells.apart[at]));
       drawCells(views.heat, image, rows.length, cells.columns, level.start + from * level.width, dx, state.top, fields, true);
       plot.y_range.setv({ start: scrolled + shown, end: scrolled });
-      plot.x_range.setv({ start: state.from, end: state.to });
+      show(views.heat);
       labelBatches(views.heat, subject, state.from, state.to);
       dom("heat-title").textContent = metric.title;
       dom("resolution").textContent = dx > 1 ? `a column holds up to ${dx} recorded batches: their strongest` : "a column is a recorded batch";
@@ -518,14 +523,15 @@
       return { lines, points, marks, low, high, bins: bins.get(runs[0]) };
     }
 
-    function fill(view, { lines, points, marks, low, high, bins }, limits, fit, steps) {
+    // ahead: how far beyond the last batch there is room.
+    function fill(view, { lines, points, marks, low, high, bins }, limits, fit, steps, ahead) {
       const { plot, sources } = view;
       if (low > high) [low, high] = [-1, 1];
       const near = limits.filter(({ log2 }) => log2 <= high + NEAR_BITS && log2 >= low - NEAR_BITS);
       [low, high] = [Math.min(low, ...near.map(({ log2 }) => log2)), Math.max(high, ...near.map(({ log2 }) => log2))];
       const margin = Math.max(1, (high - low) * 0.12);
       plot.y_range.setv({ start: 2 ** Math.max(-1070, low - margin), end: 2 ** Math.min(1023, high + margin) });
-      plot.x_range.setv({ start: state.from, end: state.to });
+      show(view, state.to + ahead);
       labelBatches(view, runs[0], state.from, state.to);
       const gaps = bins.filter(({ bin, level }, at) => at && level.first[bin] > bins[at - 1].level.last[bins[at - 1].bin] + 1);
       sources.lines.data = lines;
@@ -555,19 +561,22 @@
       const traced = trace(curves);
       const fitted = compares ? undefined : runs[0].fits.get(state.module.name);
       const limit = Math.max(...dtypes.map((dtype) => dtype.limit));
-      const gaps = fill(views.curves, traced, limits, fitted && dtypes.length ? fitLine(fitted, limit) : NOTHING, []);
+      const left = fitted && dtypes.length && fitted[2] > 0 ? Math.max(0, -fitted[3] / fitted[2]) : 0;
+      const ahead = state.to === subject.total ? Math.min(left, AHEAD * (state.to - state.from)) : 0;
+      const gaps = fill(views.curves, traced, limits, fitted && dtypes.length ? fitLine(fitted, limit, ahead) : NOTHING, [], ahead);
       const notes = dtypes.filter((dtype) => dtype.limit > traced.high + NEAR_BITS).map((dtype) => `${dtype.name}'s limit ${figure(dtype.limit)} is ${(dtype.limit - traced.high).toFixed(0)} bits above`);
-      if (fitted) notes.unshift(`fit (dash-dotted): ${signed(fitted[2])} bits a batch over batches ${fitted[0]} to ${fitted[1]}${fitted[2] > 0 ? `; at this rate the limit is ${Math.max(0, -fitted[3] / fitted[2]).toPrecision(3)} batches away` : ""}`);
+      if (fitted) notes.unshift(`fit (dash-dotted), as top extrapolates it: ${signed(fitted[2])} bits a batch over batches ${fitted[0]} to ${fitted[1]}${fitted[2] > 0 ? `; at this rate the limit is ${Math.max(0, -fitted[3] / fitted[2]).toPrecision(3)} batches away` : ""}`);
       if (gaps) notes.push(`${gaps} ${gaps === 1 ? "gap" : "gaps"} between recorded batches${gaps > MOST_MARKS ? "" : " (dotted)"}`);
       if (compares) notes.push("A is solid, B dashed");
       dom("curves-note").textContent = notes.join("; ");
-      drawValues();
+      drawValues(ahead);
     }
-    // From the last figure backwards, as the batches left are counted.
-    function fitLine([first, last, growth, share], limit) {
-      return { x: [positionOf(runs[0], first), positionOf(runs[0], last)], y: [2 ** (limit + share - growth * (last - first)), 2 ** (limit + share)] };
+    // Through the last figure, from which the batches left are counted, and on towards the limit.
+    function fitLine([first, last, growth, share], limit, ahead) {
+      const end = positionOf(runs[0], last);
+      return { x: [positionOf(runs[0], first), end + ahead], y: [2 ** (limit + share - growth * (last - first)), 2 ** (limit + share + growth * ahead)] };
     }
-    function drawValues() {
+    function drawValues(ahead) {
       const names = [];
       const curves = runs.flatMap((run, number) => run.tensors.flatMap(({ role, module, context }, tensor) => {
         if (role !== "value") return [];
@@ -581,7 +590,7 @@
       plot.frame_height = curves.length ? 120 : 14;
       for (const one of [...axesOf(plot, "left"), ...axesOf(plot, "below")]) one.visible = curves.length > 0;
       for (const one of plot.center) if (one.type === "Grid") one.visible = curves.length > 0;
-      fill(views.values, traced, [], NOTHING, stepped.length > MOST_MARKS ? [] : stepped.map(({ x }) => x));
+      fill(views.values, traced, [], NOTHING, stepped.length > MOST_MARKS ? [] : stepped.map(({ x }) => x), ahead);
       const known = traced.bins.map(({ bin, level }) => level.step[bin]).filter((step) => step >= 0);
       const steps = known.length ? known[known.length - 1] - known[0] : 0;
       const rose = steps && stepped.length <= MOST_MARKS ? ", marked at the bottom where the number rose" : "";
@@ -603,7 +612,7 @@
       const image = strip.headroom.map((value) => (Number.isNaN(value) ? NaN : Math.max(0, Math.min(mapper.high, value))));
       drawCells(view, image, rows, bins, 0, strip.width, 0, joined(fieldsOf(rows, bins, (at) => (strip.nonfinite[at] > 0 ? "N" : ""))), false);
       view.plot.y_range.setv({ start: rows, end: 0 });
-      view.plot.x_range.setv({ start: state.from, end: state.to });
+      show(view);
       labelBatches(view, runs[0], state.from, state.to);
       const every = Math.ceil(rows / Math.floor(height / 16));
       label(view.plot, "left", strip.ranks.flatMap((_, at) => (at % every ? [] : [at + 0.5])), (tick) => String(strip.ranks[Math.floor(tick)]));
