@@ -314,9 +314,11 @@ def test_values_steps_and_gaps_are_below_the_curves(browser: Browser, values: Pa
     # THEN each batch but the first has a step before it, and the sixth none: its step was skipped
     steps = browser.run("return overflow.views.values.sources.steps.data.x")
     assert steps == [at + 0.5 for at in range(1, 15) if at != 6]
+    # AND the float32 loss does not stretch the scale of the float16 weight, which has 16 bits left at first
+    assert browser.run("return overflow.views.heat.plot.renderers[0].glyph.color_mapper.high") == 16
     # AND between batches 9 and 20 is a gap
     assert browser.run("return overflow.views.curves.sources.gaps.data.x") == [10]
-    assert "loss scaler loss_scale" in browser.run("return document.getElementById('values-note').textContent")
+    assert "loss; scaler loss_scale; " in browser.run("return document.getElementById('values-note').textContent")
 
 
 def luminance(colour: str) -> float:

@@ -367,7 +367,10 @@
       const cells = cellsOf(subject, rows, level, state.metric, state.roles, from, to, step);
       state.cells = { ...cells, level, from, to, step, rows };
       const image = metric.low ? cells.value.map((value) => -value) : cells.value.slice();
-      const finite = image.filter(Number.isFinite);
+      // Bits of float32 are no scale for those of float16: what is held against a wider format does not stretch it.
+      const limits = Array.from(cells.tensor, (one) => subject.tensors[one]?.dtype.limit ?? Infinity);
+      const narrowest = metric.low ? Math.min(...new Set(limits)) : Infinity;
+      const finite = image.filter((value, at) => Number.isFinite(value) && (!metric.low || limits[at] === narrowest));
       const high = metric.share ? 1 : finite.reduce((most, one) => Math.max(most, one), metric.least ?? 1e-3);
       const mapper = plot.renderers[0].glyph.color_mapper;
       mapper.setv({ low: 0, high: metric.low ? Math.ceil(high) : high });
@@ -589,12 +592,12 @@
       const { plot } = views.values;
       plot.frame_height = curves.length ? 120 : 14;
       for (const one of [...axesOf(plot, "left"), ...axesOf(plot, "below")]) one.visible = curves.length > 0;
-      for (const one of plot.center) if (one.type === "Grid") one.visible = curves.length > 0;
+      for (const one of plot.center) if (one.type === "Grid" && one.dimension === 1) one.visible = curves.length > 0;
       fill(views.values, traced, [], NOTHING, stepped.length > MOST_MARKS ? [] : stepped.map(({ x }) => x), ahead);
       const known = traced.bins.map(({ bin, level }) => level.step[bin]).filter((step) => step >= 0);
       const steps = known.length ? known[known.length - 1] - known[0] : 0;
       const rose = steps && stepped.length <= MOST_MARKS ? ", marked at the bottom where the number rose" : "";
-      const legend = names.flatMap((name, at) => [swatch(at), `${name} `]);
+      const legend = names.flatMap((name, at) => [swatch(at), `${name}; `]);
       dom("values-note").replaceChildren(...legend, `${names.length ? "" : "no value was recorded; "}${steps} optimizer steps in view${rose}`);
     }
 
