@@ -68,12 +68,7 @@ def rows_where(table: pa.Table, **names: str) -> Integers:
 
 
 def number_array(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return numbers as an Arrow array, which keeps their memory alive.
-
-    Args:
-        values: One dimension of integers or floats.
-        absent: Which of them are null; None where none is.
-    """
+    """Return integers or floats, shape [n], as an Arrow array that keeps their memory alive; those absent are null."""
     present = None if absent is None else _bits(~absent)
     buffers = [present, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)

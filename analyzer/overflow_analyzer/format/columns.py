@@ -6,40 +6,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
 FORMAT_VERSION: Final = 1
 
+# Positions are the codes of the ring's rows, so names are only ever appended.
 Role = Literal[
-    "weight",
-    "buffer",
-    "input",
-    "output",
-    "grad_input",
-    "grad_output",
-    "weight_grad",
-    "optimizer_state",
-    "value",
-]
+    "weight", "buffer", "input", "output", "grad_input", "grad_output", "weight_grad", "optimizer_state", "value",
+]  # fmt: skip
 Phase = Literal["train", "eval", "recompute", "backward", "manual"]
 Kind = Literal["tensor", "none", "other"]
 
-# Positions are the codes of the ring's rows, so names are only ever appended.
-ROLES: Final[tuple[Role, ...]] = (
-    "weight",
-    "buffer",
-    "input",
-    "output",
-    "grad_input",
-    "grad_output",
-    "weight_grad",
-    "optimizer_state",
-    "value",
-)
-PHASES: Final[tuple[Phase, ...]] = ("train", "eval", "recompute", "backward", "manual")
-KINDS: Final[tuple[Kind, ...]] = ("tensor", "none", "other")
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 MAX_DIMENSIONS: Final = 8
 """Of a shape in the ring."""

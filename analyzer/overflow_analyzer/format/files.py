@@ -51,11 +51,7 @@ def open_arrow(path: Path) -> pa.NativeFile:
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Return the bytes of a regular file.
-
-    Args:
-        path: The file.
-        limit: The most bytes that a recorder can have written there.
+    """Return the bytes of a regular file; ``limit`` is the most that a recorder can have written there.
 
     Raises:
         OSError: As ``open_regular``, or the file is larger.

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_Encoding = Literal["ieee", "fn", "fnuz"]
-
 
 @dataclass(frozen=True)
 class FloatFormat:
@@ -44,16 +42,15 @@ class FloatFormat:
 
     def describe(self, value: float) -> str:
         """Return ``value`` against the limit, as ``6.27e+04 is 95.7% of float16's 65504``."""
-        return f"{value:.2e} is {_share(value / self.max)} {self.name}'s {self.max:g}"
+        share = value / self.max
+        part = f"{share:.1%} of" if share < 10 else f"{share:.4g} times"  # noqa: PLR2004  "1000%" is harder to read
+        part = "less than 0.1% of" if 0 < share < 0.0005 else part  # noqa: PLR2004  where it would be rounded to 0.0%
+        return f"{value:.2e} is {part} {self.name}'s {self.max:g}"
 
 
-def _share(share: float) -> str:
-    if 0 < share < 0.0005:  # noqa: PLR2004  below this the figure would round to 0.0%
-        return "less than 0.1% of"
-    return f"{share:.1%} of" if share < 10 else f"{share:.4g} times"  # noqa: PLR2004  "1000%" is harder to read
-
-
-def _derive(name: str, exponent_bits: int, mantissa_bits: int, encoding: _Encoding = "ieee") -> FloatFormat:
+def _derive(
+    name: str, exponent_bits: int, mantissa_bits: int, encoding: Literal["ieee", "fn", "fnuz"] = "ieee"
+) -> FloatFormat:
     """Derive the limits from the widths.
 
     ``ieee`` keeps the top exponent for inf and nan. ``fn`` uses it for numbers, all but its last mantissa, which is
@@ -73,9 +70,6 @@ def _derive(name: str, exponent_bits: int, mantissa_bits: int, encoding: _Encodi
     )
 
 
-# float8_e8m0fnu has exponents alone: 2**-127 to 2**127, the 256th code is nan, no zero and no subnormals.
-_E8M0: Final = FloatFormat("float8_e8m0fnu", 2.0**127, 2.0**-127, 2.0**-127, 1.0, has_inf=False)
-
 FLOAT_FORMATS: Final[dict[str, FloatFormat]] = {
     one.name: one
     for one in (
@@ -87,7 +81,8 @@ FLOAT_FORMATS: Final[dict[str, FloatFormat]] = {
         _derive("float8_e4m3fnuz", 4, 3, "fnuz"),
         _derive("float8_e5m2", 5, 2),
         _derive("float8_e5m2fnuz", 5, 2, "fnuz"),
-        _E8M0,
+        # Exponents alone: 2**-127 to 2**127, the 256th code is nan, no zero and no subnormals.
+        FloatFormat("float8_e8m0fnu", 2.0**127, 2.0**-127, 2.0**-127, 1.0, has_inf=False),
     )
 }
 """By dtype name."""

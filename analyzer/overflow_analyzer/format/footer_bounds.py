@@ -6,6 +6,7 @@ is damaged: they throw a C++ exception that nothing catches. A footer is written
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,21 +43,12 @@ class Leaf(NamedTuple):
 
 
 def read_bounds(footer: bytes, leaves: tuple[Leaf, ...], row_groups: int) -> list[dict[str, Bounds]]:
-    """Return of each row group the bounds of the wanted columns, where both are known.
-
-    Args:
-        footer: The bytes of a Parquet file's ``FileMetaData``.
-        leaves: The file's columns in order.
-        row_groups: How many row groups it has.
+    """Return of each row group in a Parquet file's ``FileMetaData`` the bounds of the wanted columns, where known.
 
     Raises:
         ValueError: These are no such bytes, or a row group has another number of columns.
     """
-    if leaves not in _layouts:
-        if len(_layouts) >= _MOST_LAYOUTS:
-            _layouts.clear()
-        _layouts[leaves] = _Layout(leaves)
-    layout = _layouts[leaves]
+    layout = _layout_of(leaves)
     found = layout.search(footer, 0, row_groups)
     if found is None:
         try:
@@ -141,8 +133,7 @@ class _Layout:
         return bounds
 
 
-_layouts: dict[tuple[Leaf, ...], _Layout] = {}
-_MOST_LAYOUTS: Final = 64
+_layout_of = functools.lru_cache(maxsize=64)(_Layout)
 
 
 def _integer(plain: bytes) -> int:
@@ -150,12 +141,7 @@ def _integer(plain: bytes) -> int:
 
 
 class _Walk:
-    """A way through bytes in Thrift's compact protocol; where they end too early it raises IndexError.
-
-    Args:
-        data: The bytes.
-        at: Where it begins.
-    """
+    """A way through bytes in Thrift's compact protocol; where they end too early it raises IndexError."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at

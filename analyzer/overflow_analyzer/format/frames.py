@@ -130,30 +130,18 @@ def first_in_time(nonfinite: Sequence[Entry]) -> Entry:
 
 _FRAME_FIELDS = columns_of("frame")
 _ENTRY_FIELDS = columns_of("entry", "tensor", "figure")
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 256  # become Python objects, which take a hundred times the memory; often no more are asked for
 
 
 def frames_from_tables(tables: Iterable[pa.Table]) -> Iterator[Frame]:
-    """Yield the frames of tables in the trace's columns, rows of one frame standing together.
-
-    Args:
-        tables: Tables with all columns of ``schema.SCHEMA``, in order of frame_number.
-    """
-    rows = (row for table in tables for some in _slices(table) for row in some.to_pylist())
+    """Yield the frames of tables with all columns of ``SCHEMA``, in order of frame_number."""
+    slices = (table.slice(at, _ROWS_AT_ONCE) for table in tables for at in range(0, table.num_rows, _ROWS_AT_ONCE))
+    rows = (row for some in slices for row in some.to_pylist())
     for _, group in itertools.groupby(rows, itemgetter("frame_number")):
-        yield _frame(list(group))
-
-
-def _slices(table: pa.Table) -> Iterator[pa.Table]:
-    """Cut a table so that few rows are Python objects at one time: as such they take a hundred times the memory."""
-    return (table.slice(start, _ROWS_AT_ONCE) for start in range(0, table.num_rows, _ROWS_AT_ONCE))
-
-
-def _frame(rows: list[dict[str, Any]]) -> Frame:
-    return Frame(**{name: rows[0][name] for name in _FRAME_FIELDS}, entries=tuple(map(_entry, rows)))
+        of_frame = list(group)
+        yield Frame(**{name: of_frame[0][name] for name in _FRAME_FIELDS}, entries=tuple(map(_entry, of_frame)))
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    values = {name: row[name] for name in _ENTRY_FIELDS}
-    values["shape"] = None if row["shape"] is None else tuple(row["shape"])
-    return Entry(**values)
+    shape = None if row["shape"] is None else tuple(row["shape"])
+    return Entry(**{name: row[name] for name in _ENTRY_FIELDS} | {"shape": shape})

@@ -20,14 +20,7 @@ def encode_name(name: str) -> bytes:
 
 
 def read_names(data: bytes) -> tuple[list[str], int]:
-    """Parse a names file.
-
-    Args:
-        data: The file's bytes.
-
-    Returns:
-        The names, position 0 being "", and the number of bytes at the end that are torn (0 in a whole file).
-    """
+    """Return the names in a names file's bytes, position 0 being "", and how many bytes at the end are torn."""
     names, at = [""], 0
     while at + _ENTRY.size <= len(data):
         length, checksum = _ENTRY.unpack_from(data, at)

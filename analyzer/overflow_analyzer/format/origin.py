@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from overflow_analyzer.errors import DamagedTraceError
 from overflow_analyzer.format.typed_json import build
+from overflow_analyzer.text.strict_json import to_plain
 from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 ORIGIN_FILE: Final = "_origin.json"
@@ -132,15 +132,11 @@ class Origin:
 
     def to_json(self) -> str:
         """Return strict JSON: the keys are the fields' names, non-finite numbers the strings "inf", "-inf", "nan"."""
-        return json.dumps(_to_plain(dataclasses.asdict(self)), indent=2, allow_nan=False) + "\n"
+        return json.dumps(to_plain(self), indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes, where: object) -> Origin:
         """Parse ``to_json``'s text; keys that are not known here are left out.
-
-        Args:
-            text: What stands in the file.
-            where: The file's name, for the message.
 
         Raises:
             DamagedTraceError: It is not such a text, or of a later version.
@@ -153,13 +149,3 @@ class Origin:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DamagedTraceError(f"{where}: does not describe an origin ({type(error).__name__}: {error})") from None
         return origin
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  nan
-        return str(value)
-    return value

@@ -69,6 +69,12 @@ class RowGroup:
     may_vanish: bool = False
     """Whether a living run's ``max_bytes`` may remove the file: a group whose file is gone has no rows then."""
 
+    def may_hold(self, batch: int | None, frames: range | None = None) -> bool:
+        """Whether there may be rows of a batch and of frames in a range (step 1); None stands for all of them."""
+        return (batch is None or self.first_batch <= batch <= self.last_batch) and (
+            frames is None or (self.first_frame < frames.stop and self.last_frame >= frames.start)
+        )
+
 
 @dataclass(frozen=True)
 class Footer:
@@ -127,9 +133,14 @@ def read_footer(path: Path) -> Footer:
             bounds = read_bounds(_footer_bytes(source, size), _leaves(metadata.schema, schema), metadata.num_row_groups)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise DamagedTraceError(f"{path}: is not a whole Parquet file ({_first_line(error)})") from None
-    if METADATA_VERSION_KEY in keys:
-        check_format_version(_version(keys[METADATA_VERSION_KEY]), path)
-    missing = _missing_columns(schema, path)
+    version = keys.get(METADATA_VERSION_KEY)
+    if version is not None:
+        is_number = version.isdigit() and len(version) <= _VERSION_DIGITS
+        check_format_version(int(version) if is_number else version[:40].decode("utf-8", "replace"), path)
+    missing = frozenset(column.name for column in COLUMNS if column.name not in schema.names)
+    needed = [column.name for column in COLUMNS if column.name in missing and not column.nullable]
+    if needed:
+        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(needed[:3])}")
     ranks = {RANK_FIELD.name: _UNBOUNDED} if RANK_FIELD.name in schema.names else {}
     row_groups = tuple(_row_group(path, metadata, index, ranks | some, missing) for index, some in enumerate(bounds))
     unknown = tuple(name for name in schema.names if name not in _KNOWN)
@@ -224,34 +235,23 @@ def _to_read(names: Sequence[str], group: RowGroup) -> list[str]:
 
 
 def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
-    """Return columns in the contract's types, those that are not there as nulls."""
-    wanted, there = _contract(names), set(table.column_names)
-    table = table.select([name for name in names if name in there])
-    for position, field in enumerate(wanted):
-        if field.name not in there:
-            table = table.add_column(position, field, pa.nulls(table.num_rows, field.type))
-    return _checked(table if table.schema.equals(wanted) else table.cast(wanted))
-
-
-def _checked(table: pa.Table) -> pa.Table:
-    """Refuse what Arrow reads without looking and stumbles over later.
+    """Return columns in the contract's types, those that are not there as nulls.
 
     Raises:
-        ValueError: A null where there is none, names that are no UTF-8 or positions without a name.
+        ValueError: What Arrow reads without looking and stumbles over later: a null where there is none, names that are
+            no UTF-8 or positions without a name.
     """
-    for field in table.schema:
-        column = table[field.name]
+    wanted, there = _contract(names), set(table.column_names)
+    columns = [table[one.name] if one.name in there else pa.nulls(table.num_rows, one.type) for one in wanted]
+    found = pa.table(columns, schema=wanted)
+    for field, column in zip(wanted, found.columns, strict=True):
         if not field.nullable and column.null_count:
             raise ValueError(f"column {field.name} has nulls")
         if pa.types.is_dictionary(field.type):
             column.validate(full=True)
             for chunk in column.chunks:
                 chunk.dictionary.validate(full=True)
-    return table
-
-
-def _version(text: bytes) -> object:
-    return int(text) if text.isdigit() and len(text) <= _VERSION_DIGITS else text[:40].decode("utf-8", "replace")
+    return found
 
 
 def _runs(keys: dict[bytes, bytes], path: Path) -> tuple[RunInfo, ...]:
@@ -270,15 +270,6 @@ def _frames(keys: dict[bytes, bytes]) -> int | None:
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
     return frames if type(frames) is int and frames >= 0 else None
-
-
-def _missing_columns(schema: pa.Schema, path: Path) -> frozenset[str]:
-    """Return the columns that a file does not have and need not have."""
-    missing = [column for column in COLUMNS if column.name not in schema.names]
-    needed = [column.name for column in missing if not column.nullable]
-    if needed:
-        raise NotATraceError(f"{path}: a Parquet file, but not a trace: it has no column {', '.join(needed[:3])}")
-    return frozenset(column.name for column in missing)
 
 
 def _footer_bytes(source: pa.NativeFile, size: int) -> bytes:

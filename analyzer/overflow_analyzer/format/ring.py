@@ -25,7 +25,6 @@ from overflow_analyzer.format.ring_layout import (
     RING_HEADER_SIZE,
     RING_MAGIC,
     RING_MAX_FRAME_ROWS,
-    RING_PUBLISHED_OFFSET,
     RING_ROW,
     field_offset,
 )
@@ -97,7 +96,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
             # A run that closes removes the ring, then the names; a new one may have put both in their place. While the
             # ring is open here, no other file can have its number.
             same = os.path.samestat(os.fstat(ring.fileno()), ring_path.stat())
-        if same and len(being_written) <= _capacity(data) // 4:
+        if same and len(being_written) <= _number(data, "capacity") // 4:
             break
     if not same:
         raise FileNotFoundError(errno.ENOENT, "one run after another is recording there", str(ring_path))
@@ -107,15 +106,16 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
     row_size = RING_ROW.itemsize if header is None else int(header["row_size"])
     slots, valid = _slots(data, row_size)
     unreadable = _unreadable_slots(slots, valid, header, being_written)
-    if len(being_written) <= _capacity(data) // 4:
+    if len(being_written) <= _number(data, "capacity") // 4:
         # What was published later may be there in part: a snapshot ends where the reading began.
         valid &= (slots["row_number"] < being_written.start) | (len(being_written) == 0)
     rows = slots[valid]
-    named = _has_names(rows, len(names))
+    named = np.logical_and.reduce([rows[column.name] < len(names) for column in _NAMES])
     unreadable += int(np.count_nonzero(~named))
     if unreadable:
         lost.append(f"{unreadable} rows of the window in {ring_path.name}")
     rows = rows[named]
+    said, _ = read_names(data[RING_END_OFFSET:RING_HEADER_SIZE])
     return RingContents(
         rows=_whole_frames(rows[np.argsort(rows["row_number"], kind="stable")]),
         names=names,
@@ -124,7 +124,7 @@ def read_ring(ring_path: Path, names_path: Path) -> RingContents:
         published=0 if header is None else int(header["published"]),
         dropped_frames=0 if header is None else int(header["dropped_frames"]),
         unknown_bytes=max(0, row_size - RING_ROW.itemsize),
-        end=None if header is None else _read_end(data),
+        end=None if header is None or len(said) < 2 else EndInfo.from_json(said[1]),  # noqa: PLR2004  the empty name
         lost=tuple(lost),
     )
 
@@ -135,7 +135,7 @@ def _read_rows(ring: IO[bytes], path: Path) -> tuple[bytes, range]:
     if len(data) > _MOST_RING_BYTES:
         raise OSError(errno.EFBIG, f"larger than {_MOST_RING_BYTES} bytes", str(path))
     ring.seek(0)
-    return data, range(_published(data), _published(ring.read(RING_HEADER_SIZE)))
+    return data, range(_number(data, "published"), _number(ring.read(RING_HEADER_SIZE), "published"))
 
 
 def _read_names(path: Path) -> tuple[list[str], list[str]]:
@@ -147,15 +147,8 @@ def _read_names(path: Path) -> tuple[list[str], list[str]]:
     return names, [f"{torn} bytes at the end of {path.name}"] if torn else []
 
 
-def _published(data: bytes) -> int:
-    return _number(data, RING_PUBLISHED_OFFSET)
-
-
-def _capacity(data: bytes) -> int:
-    return _number(data, RING_HEADER.fields["capacity"][1])  # type: ignore[index]
-
-
-def _number(data: bytes, offset: int) -> int:
+def _number(data: bytes, field: str) -> int:
+    offset = RING_HEADER.fields[field][1]  # type: ignore[index]
     return int.from_bytes(data[offset : offset + 8], "little")
 
 
@@ -177,11 +170,6 @@ def _read_header(data: bytes, where: Path) -> Any:
 
 def _fits(name: str, row_size: int) -> bool:
     return field_offset(name) + RING_ROW[name].itemsize <= row_size
-
-
-def _read_end(data: bytes) -> EndInfo | None:
-    entries, _ = read_names(data[RING_END_OFFSET:RING_HEADER_SIZE])
-    return EndInfo.from_json(entries[1]) if len(entries) > 1 else None
 
 
 def _slots(data: bytes, row_size: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
@@ -236,29 +224,16 @@ def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, be
     return missing_at_the_end + int(np.count_nonzero(used & ~valid))
 
 
-def _has_names(rows: Rows, count: int) -> npt.NDArray[np.bool_]:
-    known = np.ones(len(rows), dtype=bool)
-    for column in _NAMES:
-        known &= rows[column.name] < count
-    return known
-
-
 def _whole_frames(rows: Rows) -> Rows:
     if not len(rows):
         return rows
-    frames, inverse, counts = np.unique(rows["frame_number"], return_inverse=True, return_counts=True)
-    del frames
+    _, inverse, counts = np.unique(rows["frame_number"], return_inverse=True, return_counts=True)
     whole: Rows = rows[counts[inverse] == rows["rows_in_frame"]]
     return whole
 
 
 def rows_to_table(rows: Rows, names: Sequence[str]) -> pa.Table:
-    """Return ring rows as a table in ``SCHEMA``.
-
-    Args:
-        rows: Rows of ``RING_ROW`` in order.
-        names: The dictionary of names their positions refer to.
-    """
+    """Return rows of ``RING_ROW``, whose positions refer to ``names``, as a table in ``SCHEMA``."""
     return pa.table([_column(column, rows, names) for column in COLUMNS], schema=SCHEMA)
 
 
@@ -270,14 +245,10 @@ def _column(column: Column, rows: Rows, names: Sequence[str]) -> pa.Array:
         return _shapes(rows)
     values = np.ascontiguousarray(rows[column.name])
     if pa.types.is_dictionary(column.type):
-        return _names(values, names, nullable=column.nullable)
+        used, indices = np.unique(values, return_inverse=True)
+        codes = number_array(indices.astype(np.int32), values == 0 if column.nullable else None)
+        return pa.DictionaryArray.from_arrays(codes, text_array([names[at] for at in used.tolist()]))
     return number_array(values, (rows["present"] & PRESENT[column.name]) == 0 if column.nullable else None)
-
-
-def _names(positions: npt.NDArray[np.uint32], names: Sequence[str], *, nullable: bool) -> pa.Array:
-    used, indices = np.unique(positions, return_inverse=True)
-    codes = number_array(indices.astype(np.int32), positions == 0 if nullable else None)
-    return pa.DictionaryArray.from_arrays(codes, text_array([names[at] for at in used.tolist()]))
 
 
 def _shapes(rows: Rows) -> pa.Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from overflow_analyzer.errors import DamagedTraceError, UnknownVersionError
 from overflow_analyzer.format.columns import FORMAT_VERSION
+from overflow_analyzer.format.typed_json import build
 
 HowEnded = Literal["closed", "detected", "aborted", "exception", "switched off", "killed", "still running", "unknown"]
 
@@ -49,22 +50,10 @@ class EndInfo:
     def from_json(cls, text: str) -> EndInfo | None:
         """Parse ``to_json``'s text; None where it is not such a text."""
         try:
-            found = json.loads(text)
-            end = cls(**{name: found[name] for name in _fields(cls) if name in found})
+            end: EndInfo = build(cls, json.loads(text))
         except (ValueError, TypeError, RecursionError):
             return None
-        return end if end.is_well_formed() else None
-
-    def is_well_formed(self) -> bool:
-        """Whether each field has its type: what a file says is not believed."""
-        counts = (self.time_ns, self.frames_dropped, self.parts_removed)
-        optional = (self.batch_number, self.frame_number, self.frames_seen)
-        return (
-            self.how in get_args(HowEnded)
-            and all(type(value) is int for value in counts)
-            and all(value is None or type(value) is int for value in optional)
-            and (self.reason is None or isinstance(self.reason, str))
-        )
+        return end
 
 
 @dataclass(frozen=True)
@@ -105,10 +94,6 @@ class RunInfo:
     def from_mapping(cls, found: object, where: object) -> RunInfo:
         """Build a RunInfo from parsed JSON; fields that a later minor release added are left out.
 
-        Args:
-            found: What was parsed.
-            where: The file's name, for the message.
-
         Raises:
             UnknownVersionError: Another format version.
             DamagedTraceError: Not an object with a run's fields.
@@ -116,21 +101,17 @@ class RunInfo:
         if not isinstance(found, dict) or "format_version" not in found:
             raise DamagedTraceError(f"{where}: does not describe a run")
         check_format_version(found["format_version"], where)
+        words: dict[str, Any] = {
+            name: [*map(str, found[name])] for name in ("command", "notes") if isinstance(found.get(name), list)
+        }
+        variables = found.get("environment")
+        if isinstance(variables, dict):
+            words["environment"] = {name: str(value) for name, value in variables.items()}
         try:
-            known = {name: found[name] for name in _fields(cls) if name in found}
-            end = known.pop("end", None)
-            run = cls(
-                **known, end=None if end is None else EndInfo(**{n: end[n] for n in _fields(EndInfo) if n in end})
-            )
-        except (TypeError, KeyError) as error:
+            run: RunInfo = build(cls, found | words)
+        except TypeError as error:
             raise DamagedTraceError(f"{where}: does not describe a run ({error})") from None
-        run._check_types(where)
-        return dataclasses.replace(
-            run,
-            command=tuple(map(str, run.command)),
-            notes=tuple(map(str, run.notes)),
-            environment={name: str(value) for name, value in run.environment.items()},
-        )
+        return run
 
     @classmethod
     def from_json(cls, text: str | bytes, where: object) -> RunInfo:
@@ -145,30 +126,3 @@ class RunInfo:
         except (ValueError, RecursionError) as error:
             raise DamagedTraceError(f"{where}: is not JSON ({error})") from None
         return cls.from_mapping(found, where)
-
-    def _check_types(self, where: object) -> None:
-        numbers = (self.rank, self.world_size, self.started_ns, self.process_id)
-        names = (self.run_id, self.model_class, self.hostname)
-        versions = (self.torch_version, self.python_version, self.recorder_version)
-        well_formed = (
-            all(type(value) is int for value in numbers)
-            and all(isinstance(value, str) for value in (*names, *versions))
-            and isinstance(self.options, dict)
-            and isinstance(self.optimizers, dict)
-            and all(map(_is_of_numbers, self.optimizers.values()))
-            and isinstance(self.command, (list, tuple))
-            and isinstance(self.notes, (list, tuple))
-            and isinstance(self.environment, dict)
-            and (self.seeds is None or isinstance(self.seeds, dict))
-            and (self.end is None or self.end.is_well_formed())
-        )
-        if not well_formed:
-            raise DamagedTraceError(f"{where}: does not describe a run (a field has the wrong type)")
-
-
-def _is_of_numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(type(one) in (int, float) for one in value.values())
-
-
-def _fields(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(one.name for one in dataclasses.fields(cls))

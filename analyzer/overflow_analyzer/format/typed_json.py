@@ -14,32 +14,29 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def build(kind: Any, value: Any) -> Any:
-    """Return a JSON value as what a type hint says: a dataclass of the hints known here, a scalar, a tuple, a dict.
+@cache
+def _parts_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
 
-    Args:
-        kind: The hint.
-        value: What a file says, which is not believed.
+
+def build(kind: Any, value: Any) -> Any:
+    """Return a JSON value, which is not believed, as what a type hint says; keys that are no fields are left out.
 
     Raises:
-        TypeError, KeyError, ValueError: It is something else.
+        TypeError: It is something else, or a field without a default is missing.
     """
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+    origin, arguments = _parts_of(kind)
+    if type(value) is kind or kind is Any or (origin is typing.Literal and value in arguments):
+        return value
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return kind(**{name: build(hint, value[name]) for name, hint in _hints(kind).items() if name in value})
-    arguments = typing.get_args(kind)
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+    if origin in (types.UnionType, typing.Union):
         inner = next(one for one in arguments if one is not type(None))
         return None if value is None else build(inner, value)
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise TypeError(f"a {type(value).__name__} is not a list")
-        return tuple(build(arguments[0], item) for item in value)
-    if typing.get_origin(kind) is dict:
-        if not isinstance(value, dict):
-            raise TypeError(f"a {type(value).__name__} is not an object")
+    if origin is tuple and isinstance(value, list):
+        return tuple([build(arguments[0], item) for item in value])
+    if origin is dict and isinstance(value, dict):
         return {key: build(arguments[1], item) for key, item in value.items()}
     if kind is float and (value in ("inf", "-inf", "nan") or type(value) is int):
         return float(value)
-    if type(value) is not kind:
-        raise TypeError(f"a {type(value).__name__} is not of type {kind.__name__}")
-    return value
+    raise TypeError(f"a {type(value).__name__} is not of type {getattr(kind, '__name__', kind)}")

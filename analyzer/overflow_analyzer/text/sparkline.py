@@ -38,20 +38,16 @@ def sparkline(values: Sequence[float | None], width: int, *, ascii_only: bool = 
         figure above 0, which are taken to be at least a factor of 2 apart. None is a space, 0 is ``0``, inf is ``I``,
         nan is ``N``.
     """
-    merged = _merged(values, width)
+    merged = list(values)
+    if len(values) > width:
+        bounds = [len(values) * at // width for at in range(width + 1)]
+        merged = [_largest(values[start:stop]) for start, stop in itertools.pairwise(bounds)]
     heights = [math.log2(one) for one in merged if one is not None and 0 < one < math.inf]
     bars = _ASCII_BARS if ascii_only else _BARS
     low, high = min(heights, default=0.0), max(heights, default=0.0)
     middle, span = (low + high) / 2, max(high - low, _LEAST_BITS)
     low, high = middle - span / 2, middle + span / 2
     return "".join(_character(one, low, high, bars) for one in merged)
-
-
-def _merged(values: Sequence[float | None], width: int) -> list[float | None]:
-    if len(values) <= width:
-        return list(values)
-    bounds = [len(values) * at // width for at in range(width + 1)]
-    return [_largest(values[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
 def _largest(values: Sequence[float | None]) -> float | None:

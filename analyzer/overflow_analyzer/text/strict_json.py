@@ -54,3 +54,8 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, range, set, frozenset)):
         return [to_plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
     raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+def fields_of(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, for an object of JSON."""
+    return {name: getattr(value, name) for name in names}

@@ -29,11 +29,7 @@ class Column:
 
 
 def render_table(
-    columns: Sequence[Column],
-    items: Iterable[Any],
-    *,
-    markdown: bool = False,
-    width: int | None = None,
+    columns: Sequence[Column], items: Iterable[Any], *, markdown: bool = False, width: int | None = None
 ) -> str:
     """Return a table, ended by a newline; cells are escaped here.
 

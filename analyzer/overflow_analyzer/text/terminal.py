@@ -95,7 +95,9 @@ def progress(items: Iterable[T], total: int, what: str, stream: TextIO | None = 
     try:
         for done, item in enumerate(items):
             if stream is not None and time.monotonic() - started > _PATIENCE and (shown or is_terminal(stream)):
-                stream.write(_bar(what, done, total))
+                share = min(1.0, done / total) if total else 1.0
+                full = int(share * _BAR_CELLS)
+                stream.write(f"\r{what} [{'#' * full}{'.' * (_BAR_CELLS - full)}] {share:4.0%}\x1b[K")
                 stream.flush()
                 shown = True
             yield item
@@ -103,9 +105,3 @@ def progress(items: Iterable[T], total: int, what: str, stream: TextIO | None = 
         if shown:
             stream.write("\r\x1b[K")
             stream.flush()
-
-
-def _bar(what: str, done: int, total: int) -> str:
-    share = min(1.0, done / total) if total else 1.0
-    full = int(share * _BAR_CELLS)
-    return f"\r{what} [{'#' * full}{'.' * (_BAR_CELLS - full)}] {share:4.0%}\x1b[K"

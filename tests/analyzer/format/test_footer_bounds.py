@@ -26,7 +26,7 @@ GROUP = st.fixed_dictionaries(dict.fromkeys(INTEGERS, COLUMN) | {"name": st.list
 
 @pytest.fixture(autouse=True)
 def _nothing_learnt() -> None:
-    footer_bounds._layouts.clear()
+    footer_bounds._layout_of.cache_clear()
 
 
 def write(groups: Sequence[dict[str, Any]], **options: Any) -> bytes:
