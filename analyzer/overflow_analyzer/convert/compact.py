@@ -17,7 +17,7 @@ from overflow_analyzer.format.arrays import number_array, numbers
 from overflow_analyzer.format.columns import RANK_FIELD, SCHEMA, SINGLE_FILE_SCHEMA
 from overflow_analyzer.format.parts import METADATA_PART_KEY, open_part_writer, part_metadata
 from overflow_analyzer.format.run_info import EndInfo
-from overflow_analyzer.trace.gaps import KeptBuilder
+from overflow_analyzer.trace.gaps import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +77,7 @@ def compact_trace(
         sink = pa.PythonFile(file, "w")
         with open_part_writer(sink, SINGLE_FILE_SCHEMA, metadata) as writer:
             for rank in trace.ranks:
-                seen = KeptBuilder()
+                seen = Kept()
                 total = sum(group.rows for group in rank.row_groups) + int(rank.ring.num_rows)
                 for table in progress(_row_groups(rank, rows_a_group), total // rows_a_group + 1):
                     ranks = number_array(np.full(table.num_rows, rank.rank, np.int32))

@@ -111,17 +111,6 @@ class Event:
         return self.contained_by is not None or self.members[-1].absorbs
 
 
-def nonfinite_entries_of(frame: Frame, known: Container[_Key] = ()) -> tuple[Entry, ...]:
-    """Return a frame's entries with an inf or nan, in order.
-
-    Args:
-        frame: Any frame.
-        known: Keys (module name, role, context) of entries to leave out.
-    """
-    found = frame.nonfinite_entries
-    return tuple(one for one in found if (frame.module_name, one.role, one.context) not in known) if found else ()
-
-
 def _is_a_fault_in_itself(entry: Entry) -> bool:
     return entry.role in ("weight", *_GRADIENTS) or (
         entry.role == "buffer" and bool(entry.nan_count or entry.posinf_count)
@@ -175,7 +164,8 @@ def events_of(frames: Iterable[Frame], known: Container[_Key] = ()) -> list[Even
 
 def _members(frames: Iterable[Frame], known: Container[_Key]) -> Iterator[Member]:
     for frame in frames:
-        nonfinite = nonfinite_entries_of(frame, known)
+        entries = frame.nonfinite_entries
+        nonfinite = [one for one in entries if (frame.module_name, one.role, one.context) not in known]
         taken = tuple(entry for entry in nonfinite if entry.role in _TAKEN_IN)
         yield Member(frame, taken, tuple(entry for entry in nonfinite if entry.role not in _TAKEN_IN))
 

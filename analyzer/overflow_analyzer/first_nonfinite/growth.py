@@ -41,13 +41,10 @@ def is_magnitude(figure: float | None) -> TypeGuard[float]:
 
 
 def bits_per_batch(points: Sequence[tuple[int, float]]) -> float | None:
-    """Return the slope of log2(magnitude) over batch numbers, by least squares.
+    """Return the slope of log2(magnitude) over batch numbers, by least squares: doublings a batch.
 
-    Args:
-        points: (batch number, positive magnitude), any number a batch.
-
-    Returns:
-        Doublings a batch; None where fewer than two batches are there, or too large to be told apart as floats.
+    None where ``points``, (batch number, positive magnitude), are of fewer than two batches, or of numbers too large to
+    be told apart as floats.
     """
     if len({batch for batch, _ in points}) < 2:  # noqa: PLR2004  a slope takes two
         return None

@@ -14,7 +14,7 @@ from overflow_analyzer.trace.observations import frame_before, frames_from, last
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
     from overflow_analyzer.format.parts import Progress
-    from overflow_analyzer.trace.nonfinite_rows import Moment
+    from overflow_analyzer.trace.observations import Observation
     from overflow_analyzer.trace.rank_trace import RankTrace
 
 
@@ -42,16 +42,13 @@ class Located:
 
 
 def locate(rank: RankTrace, *, batch: int | None, window: int, progress: Progress = iter) -> Located | None:
-    """Find the inf/nan of one rank that is to be reported.
+    """Find the first inf/nan of one rank that was not absorbed, the first absorbed one where all were.
 
     Args:
         rank: One rank's trace.
         batch: Only this batch.
         window: At least so many frames before it are returned, where they were recorded.
         progress: As ``nonfinite_rows`` takes it.
-
-    Returns:
-        The first that was not absorbed; the first absorbed one where all were; None where all is finite.
     """
     found, suspect = _first_fault(rank, batch, window, progress)
     if found is None or suspect is None or not _may_come_of(suspect, found):
@@ -79,11 +76,11 @@ def _first_fault(
     for row in nonfinite_rows(rank, batch=batch, progress=progress):
         if row.key.role == "optimizer_state":
             # A step that is skipped leaves the state as it was: this one was taken.
-            if gradient is not None and _same_step(gradient, row):
+            if gradient is not None and gradient.step == row.step:
                 return _gradient(rank, gradient, window, row), suspect
             return _gradient(rank, row, window, None), suspect
         if row.key.role in _GRADIENT_ROLES:
-            gradient = gradient if gradient is not None and _same_step(gradient, row) else row
+            gradient = gradient if gradient is not None and gradient.step == row.step else row
             continue
         if row.key in known:
             continue
@@ -183,7 +180,7 @@ def _finite_between(rank: RankTrace, gradient: NonfiniteRow, row: NonfiniteRow) 
     return any(not one.nonfinite and _is_later(rank, one, gradient) for one in seen)
 
 
-def _is_later(rank: RankTrace, moment: Moment, gradient: NonfiniteRow) -> bool:
+def _is_later(rank: RankTrace, moment: NonfiniteRow | Observation, gradient: NonfiniteRow) -> bool:
     """Whether something was recorded after the gradient's optimizer step (its batch, where steps were not counted)."""
     if _counts_steps(rank):
         return moment.optimizer_step > gradient.optimizer_step
@@ -206,19 +203,18 @@ def _evidence(rank: RankTrace, gradient: NonfiniteRow | None, row: NonfiniteRow)
     """The non-finite gradient before a non-finite parameter, if it belongs to the step that made the parameter so."""
     if gradient is None or row.key.role != "weight" or _finite_between(rank, gradient, row):
         return None
-    frame = _frame_of(rank, gradient)
-    return frame, next(one for one in frame.nonfinite_entries if (one.role, one.context) == gradient.key[1:])
+    return _found_again(rank, gradient)
 
 
-def _frame_of(rank: RankTrace, row: NonfiniteRow) -> Frame:
-    frame = next(frames_from(rank, row.frame_number), None)
-    named = None if frame is None else {(frame.module_name, one.role, one.context) for one in frame.nonfinite_entries}
-    if frame is None or named is None or row.key not in named:
-        raise _disorder(rank)
-    return frame
+def _found_again(rank: RankTrace, row: NonfiniteRow) -> tuple[Frame, Entry]:
+    for frame in itertools.islice(frames_from(rank, row.frame_number), 1):
+        for entry in frame.nonfinite_entries:
+            if row.key == (frame.module_name, entry.role, entry.context):
+                return frame, entry
+    raise _disorder(rank)
 
 
 def _gradient(rank: RankTrace, row: NonfiniteRow, window: int, applied_to: NonfiniteRow | None) -> Located:
     before, rest = _around(rank, row, window)
-    spoilt = [] if applied_to is None else [_frame_of(rank, applied_to)]
+    spoilt = [] if applied_to is None else [_found_again(rank, applied_to)[0]]
     return Located(rank, row, gradient_event(rest, before), before, (*rest[1:], *spoilt))

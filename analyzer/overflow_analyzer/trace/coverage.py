@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from overflow_analyzer.format.arrays import coded
-from overflow_analyzer.format.parts import stream_row_group
+from overflow_analyzer.text.wording import counted
 from overflow_analyzer.trace.nonfinite_rows import ignored_rows
 
 if TYPE_CHECKING:
@@ -90,50 +90,36 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
     else:
         yield "The file does not say how it was recorded: batches, frames and roles may be missing."
     yield from _losses(rank)
-    yield from _unseen(rank)
+    # What the recorder said of it at its close; of a run that never closed, what the model's classes tell.
+    yield from (f"Not seen: {note}." for note in rank.run.notes)
+    if not rank.run.notes or rank.run.end is None:
+        yield from _compiled(rank)
     ignored = options.get("ignore")
     if ignored and isinstance(ignored, list):
-        rows = ignored_rows(rank)
         patterns = ", ".join(map(str, ignored))
-        yield f"Infinities were ignored as intended where {patterns} matched: {rows} {'row' if rows == 1 else 'rows'}."
+        yield f"Infinities were ignored as intended where {patterns} matched: {counted(ignored_rows(rank), 'row')}."
 
 
 def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
-    numbers, every = _integers(options.get("trace_batch_nums")), options.get("every_n_batches")
+    numbers, every, frames = (
+        options.get(name) for name in ("trace_batch_nums", "every_n_batches", "max_frames_to_save")
+    )
+    # What an option holds is a file's word: anything may stand there.
+    numbers = [one for one in numbers if type(one) is int] if isinstance(numbers, list) else []
     sampled = f"one batch in {every}" if type(every) is int and every > 1 else ""
+    last_batch, seen = (None, None) if (end := rank.run.end) is None else (end.batch_number, end.frames_seen)
+    if every == 1:
+        return
     if numbers:
-        named = f"{'batch' if len(numbers) == 1 else 'batches'} {_numbers(numbers)}"
-        if every != 1 and not _all_batches(rank, numbers):
+        if last_batch is None or last_batch >= len(numbers) or not set(range(last_batch + 1)) <= set(numbers):
+            named = f"{'batch' if len(numbers) == 1 else 'batches'} {_numbers(numbers)}"
             chosen = " and ".join(filter(None, (named, sampled)))
             was = "was" if len(numbers) == 1 and not sampled else "were"
             yield f"Only {chosen} {was} measured: nothing is known of the others."
-    elif every != 1 and not _all_frames(rank, options.get("max_frames_to_save")):
-        frames = options.get("max_frames_to_save")
+    elif seen is None or type(frames) is not int or seen > frames:
         whole = f"{sampled[:1].upper()}{sampled[1:]} was kept whole; of the others only" if sampled else "Only"
-        yield f"{whole} the last {frames} frames were kept{_of_how_many(rank)}: nothing is known of the others."
-
-
-def _integers(found: Any) -> list[int]:
-    """What an option holds is a file's word: anything may stand there."""
-    return [one for one in found if type(one) is int] if isinstance(found, list) else []
-
-
-def _all_batches(rank: RankTrace, numbers: Sequence[int]) -> bool:
-    """Whether the run ended within the batches that were chosen."""
-    end = rank.run.end
-    last = None if end is None else end.batch_number
-    return last is not None and last < len(numbers) and set(range(last + 1)) <= set(numbers)
-
-
-def _all_frames(rank: RankTrace, frames: Any) -> bool:
-    """Whether the run was so short that its window holds all of it."""
-    end = rank.run.end
-    return end is not None and end.frames_seen is not None and type(frames) is int and end.frames_seen <= frames
-
-
-def _of_how_many(rank: RankTrace) -> str:
-    end = rank.run.end
-    return f" of the {end.frames_seen} that ran" if end is not None and end.frames_seen else ""
+        of = f" of the {seen} that ran" if seen else ""
+        yield f"{whole} the last {frames} frames were kept{of}: nothing is known of the others."
 
 
 def _roles(options: dict[str, Any]) -> Iterable[str]:
@@ -163,17 +149,8 @@ def _losses(rank: RankTrace) -> Iterable[str]:
         yield f"It could not be read: {lost}."
 
 
-def _unseen(rank: RankTrace) -> Iterable[str]:
-    """What the recorder said of it at its close; of a run that never closed, what the model's classes tell."""
-    yield from (f"Not seen: {note}." for note in rank.run.notes)
-    if not rank.run.notes or rank.run.end is None:
-        yield from _compiled(rank)
-
-
 def _compiled(rank: RankTrace) -> Iterable[str]:
     """Look at the first rows only: a model is compiled as a whole or at its top levels, in every batch the same."""
-    groups = rank.row_groups[:1]
-    table = next(stream_row_group(groups[0], ["module_class"]), rank.ring) if groups else rank.ring
-    _, classes = coded(table, "module_class")
+    _, classes = coded(next(rank.tables(["module_class"]), rank.ring), "module_class")
     if _COMPILED_CLASS in classes or rank.run.model_class == _COMPILED_CLASS:
         yield "Modules inside regions compiled by torch.compile run without hooks and are not in the trace."

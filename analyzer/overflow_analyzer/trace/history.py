@@ -90,6 +90,10 @@ class History:
     """Matching tensors beyond the limit."""
 
 
+_ByBatch = dict[int, tuple["float | None", int, int]]
+"""What the rows of one tensor add up to, by batch: the largest figure, rows, and elements that are inf or nan."""
+
+
 class _Question:
     """Which rows are asked for."""
 
@@ -122,15 +126,12 @@ class _Question:
             at = at[np.isin(codes[at], [code for code, name in enumerate(roles) if name == self._role])]
         # Each pair of module and context is matched once, however many rows it has.
         pairs = modules[at].astype(np.int64) * len(context_names) + contexts[at]
-        matching = [
-            pair
-            for pair in np.unique(pairs).tolist()
-            if self._is_match(module_names[pair // len(context_names)], context_names[pair % len(context_names)])
-        ]
+        matching = []
+        for pair in np.unique(pairs).tolist():
+            module, context = module_names[pair // len(context_names)], context_names[pair % len(context_names)]
+            if self._matches.fullmatch(module) or self._matches.fullmatch(f"{module}:{context}"):
+                matching.append(pair)
         return at[np.isin(pairs, matching)]
-
-    def _is_match(self, module: str, context: str) -> bool:
-        return any(map(self._matches.fullmatch, (module, f"{module}:{context}")))
 
     def unanswered(self) -> str:
         """Say that nothing matches, and what is near."""
@@ -141,18 +142,6 @@ class _Question:
         near = [name for one in modules for name in difflib.get_close_matches(one, self._modules, n=3)]
         hint = f"; modules with a like name: {', '.join(map(repr, near))}" if near else ""
         return f"no recorded tensor{of_role} matches {asked}{from_batch}{hint}"
-
-
-class _Seen:
-    """What the rows of one tensor add up to, by batch."""
-
-    def __init__(self, key: _Key) -> None:
-        self.key = key
-        self.batches: dict[int, tuple[float | None, int, int]] = {}
-
-    def add(self, batch: int, value: float | None, nonfinite: int) -> None:
-        known, calls, count = self.batches.get(batch, (None, 0, 0))
-        self.batches[batch] = (_larger(known, value), calls + 1, count + nonfinite)
 
 
 def history_of(
@@ -187,15 +176,16 @@ def history_of(
     if figure not in FIGURES:
         raise ValueError(f"{figure!r} is no figure of a trace; known are {', '.join(FIGURES)}")
     asked = _Question(patterns, figure, role, since)
-    found: dict[tuple[int, str, str, str], _Seen] = {}
+    found: dict[tuple[int, str, str, str], tuple[_Key, _ByBatch]] = {}
     for one in trace.ranks if rank is None else (trace.rank(rank),):
         for table in progress(one.tables(asked.columns), one.table_count):
             for key, batch, value, nonfinite in asked.rows_in(table):
-                seen = found.setdefault((one.rank, key.module_name, key.role, key.context), _Seen(key))
-                seen.add(batch, value, nonfinite)
+                _, seen = found.setdefault((one.rank, key.module_name, key.role, key.context), (key, {}))
+                known, calls, count = seen.get(batch, (None, 0, 0))
+                seen[batch] = _larger(known, value), calls + 1, count + nonfinite
     if not found:
         raise NotRecordedError(f"{trace.path}: {asked.unanswered()}")
-    tensors = [_tensor(at[0], seen) for at, seen in list(found.items())[:limit]]
+    tensors = [_tensor(at[0], *seen) for at, seen in list(found.items())[:limit]]
     return History(figure, tuple(tensors), len(found) - len(tensors))
 
 
@@ -205,33 +195,23 @@ def _larger(a: float | None, b: float | None) -> float | None:
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
 
 
-def _tensor(rank: int, seen: _Seen) -> TensorHistory:
+def _tensor(rank: int, key: _Key, batches: _ByBatch) -> TensorHistory:
     points: list[Point] = []
     changes: list[float] = []
-    for batch, (value, calls, nonfinite) in sorted(seen.batches.items()):
+    for batch, (value, calls, nonfinite) in sorted(batches.items()):
         before = points[-1].value if points else None
-        change = _change_bits(before, value)
-        jumped = bool(points) and (_left_the_finite(before, value) or _is_jump(change, changes))
+        change, jumped = _change(before, value, changes)
         if change is not None:
             changes.append(abs(change))
         points.append(Point(batch, value, calls, nonfinite, change, jumped))
-    return TensorHistory(rank, *seen.key, points=tuple(points))
+    return TensorHistory(rank, *key, points=tuple(points))
 
 
-def _change_bits(before: float | None, now: float | None) -> float | None:
-    if before is None or now is None or not (math.isfinite(before) and math.isfinite(now) and before > 0 and now > 0):
-        return None
-    return math.log2(now) - math.log2(before)
-
-
-def _left_the_finite(before: float | None, now: float | None) -> bool:
-    """Whether the figure became inf or nan, or fell to 0: a change that has no logarithm."""
+def _change(before: float | None, now: float | None, earlier: list[float]) -> tuple[float | None, bool]:
+    """Return the change in bits, and whether it is a jump; what became inf, nan or 0 jumped without a logarithm."""
     if before is None or now is None or not math.isfinite(before):
-        return False
-    return not math.isfinite(now) or (now == 0) != (before == 0)
-
-
-def _is_jump(change: float | None, earlier: list[float]) -> bool:
-    if change is None or abs(change) < JUMP_BITS:
-        return False
-    return not earlier or abs(change) >= JUMP_RATIO * statistics.median(earlier)
+        return None, False
+    if not math.isfinite(now) or before <= 0 or now <= 0:
+        return None, not math.isfinite(now) or (now == 0) != (before == 0)
+    change = math.log2(now) - math.log2(before)
+    return change, abs(change) >= max(JUMP_BITS, JUMP_RATIO * statistics.median(earlier or [0.0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,18 +26,6 @@ _COLUMNS: Final = (
 )  # fmt: skip
 
 
-class Moment(Protocol):
-    """Anything recorded that says when it was."""
-
-    @property
-    def batch_number(self) -> int:
-        """0-based."""
-
-    @property
-    def optimizer_step(self) -> int:
-        """Steps taken before it."""
-
-
 class RowKey(NamedTuple):
     """Which tensor of which module a row is about, in every batch the same."""
 
@@ -55,6 +43,11 @@ class NonfiniteRow(NamedTuple):
     time_ns: int
     key: RowKey
 
+    @property
+    def step(self) -> tuple[int, int]:
+        """The optimizer step it belongs to, or the batch where steps were not counted."""
+        return self.optimizer_step, self.batch_number
+
 
 def nonfinite_rows(rank: RankTrace, *, batch: int | None = None, progress: Progress = iter) -> Iterator[NonfiniteRow]:
     """Yield the rows with an inf or nan, in order, those noted as intended left out.
@@ -68,7 +61,7 @@ def nonfinite_rows(rank: RankTrace, *, batch: int | None = None, progress: Progr
         DamagedTraceError: A row group that may hold one cannot be read.
     """
     for table in _suspects(rank, [*COUNT_COLUMNS, *_COLUMNS], batch, progress):
-        yield from _rows_at(table, _nonfinite_positions(table), batch)
+        yield from _rows_at(table, _nonfinite_positions(table))
 
 
 def ignored_rows(rank: RankTrace) -> int:
@@ -81,14 +74,8 @@ def _suspects(
     rank: RankTrace, columns: Sequence[str], batch: int | None = None, progress: Progress = iter
 ) -> Iterator[pa.Table]:
     """Yield the rows that nothing proves finite."""
-    groups = [
-        group
-        for group in rank.row_groups
-        if not group.finite and (batch is None or group.first_batch <= batch <= group.last_batch)
-    ]
-    for group in progress(groups):
-        yield from rank.pieces(group, columns)
-    yield rank.ring
+    groups = [group for group in rank.row_groups if not group.finite and group.may_hold(batch)]
+    return rank.tables(columns, batch=batch, groups=progress(groups))
 
 
 def _nonfinite_positions(table: pa.Table) -> Integers:
@@ -98,26 +85,19 @@ def _nonfinite_positions(table: pa.Table) -> Integers:
     return np.flatnonzero(nonfinite)
 
 
-def _rows_at(table: pa.Table, at: Integers, batch: int | None) -> Iterator[NonfiniteRow]:
+def _rows_at(table: pa.Table, at: Integers) -> Iterator[NonfiniteRow]:
     if not len(at):
         return
     at = at[~_intended(table)[at]]
-    if batch is not None:
-        at = at[numbers(table, "batch_number")[at] == batch]
     columns = [numbers(table, name) for name in _COLUMNS[:4]]
     names = [coded(table, name) for name in _COLUMNS[4:7]]
     # Mostly the first few are all that is asked for, and in a run that went on after a nan every row is one.
     for start in range(0, len(at), _AT_ONCE):
-        yield from _some(columns, names, at[start : start + _AT_ONCE])
-
-
-def _some(
-    columns: list[npt.NDArray[Any]], names: list[tuple[Integers, list[Any]]], at: Integers
-) -> Iterator[NonfiniteRow]:
-    moments = zip(*(column[at].tolist() for column in columns), strict=True)
-    keys = zip(*([values[code] for code in codes[at].tolist()] for codes, values in names), strict=True)
-    for (batch_number, frame_number, step, time_ns), key in zip(moments, keys, strict=True):
-        yield NonfiniteRow(batch_number, frame_number, step, time_ns, RowKey(*key))
+        some = at[start : start + _AT_ONCE]
+        moments = zip(*(column[some].tolist() for column in columns), strict=True)
+        keys = zip(*([values[code] for code in codes[some].tolist()] for codes, values in names), strict=True)
+        for (batch, frame, step, time_ns), key in zip(moments, keys, strict=True):
+            yield NonfiniteRow(batch, frame, step, time_ns, RowKey(*key))
 
 
 def _intended(table: pa.Table) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from overflow_analyzer.format.arrays import Integers, numbers, rows_where
 from overflow_analyzer.format.columns import COUNT_COLUMNS
-from overflow_analyzer.format.frames import frames_from_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from overflow_analyzer.format.frames import Frame
-    from overflow_analyzer.trace.nonfinite_rows import Moment, RowKey
+    from overflow_analyzer.trace.nonfinite_rows import RowKey
     from overflow_analyzer.trace.rank_trace import RankTrace
 
 
@@ -26,7 +25,6 @@ LOSS_SCALE: Final = "loss_scale"
 """The context of the row, of role value, that says a GradScaler is in use."""
 
 _END: Final = 2**63 - 1
-_ROWS_AT_ONCE: Final = 256  # become Python objects: often no more are asked for
 _MOST_ROWS: Final = 2_000_000  # that are looked through for one tensor's past
 _MOMENT: Final = ("batch_number", "frame_number", "optimizer_step")
 _COLUMNS: Final = ("module_name", "role", "context", *_MOMENT, "finite_abs_max", *COUNT_COLUMNS)
@@ -45,21 +43,16 @@ class Observation:
 
 
 def observations(rank: RankTrace, key: RowKey, *, before: int, limit: int = 64) -> tuple[Observation, ...]:
-    """Return the latest recorded observations of one tensor before a frame, the oldest first.
+    """Return the latest recorded observations of one tensor before a frame, at most ``limit``, the oldest first.
 
-    Args:
-        rank: One rank's trace.
-        key: Which tensor.
-        before: A frame number; only earlier frames count.
-        limit: How many at most. Fewer come back where the trace is so large that looking further would take long.
+    Fewer come back where the trace is so large that looking further would take long.
     """
     found: list[Observation] = []
     rows = 0
     for tables in _backwards(rank, _COLUMNS, before):
         latest: deque[Observation] = deque(maxlen=limit)
-        for table in _until(tables, before):
-            at = rows_where(table, **key._asdict())
-            latest.extend(_observations_at(table, at[numbers(table, "frame_number")[at] < before][-limit:]))
+        for table in tables:
+            latest.extend(_observations_at(table, rows_where(table, **key._asdict())[-limit:]))
             rows += table.num_rows
         found = [*latest, *found]
         if len(found) >= limit or rows >= _MOST_ROWS:
@@ -93,22 +86,13 @@ def loss_scale_in(rank: RankTrace, batch: int) -> bool:
     return any(len(rows_where(table, role="value", context=LOSS_SCALE)) for table in tables)
 
 
-def last_moment(rank: RankTrace) -> Moment | None:
+def last_moment(rank: RankTrace) -> Observation | None:
     """Return when the last recorded row was; None where the rank has none."""
     for tables in _backwards(rank, _MOMENT, _END):
-        last: Moment | None = None
-        for table in tables:
-            last = _last(table) or last
-        if last is not None:
-            return last
+        rows = [table.slice(table.num_rows - 1).to_pylist()[0] for table in tables if table.num_rows]
+        if rows:
+            return Observation(**rows[-1], finite_abs_max=None, nonfinite=False)
     return None
-
-
-def _last(table: pa.Table) -> Moment | None:
-    if not table.num_rows:
-        return None
-    batch, frame, step = (table[name][-1].as_py() for name in _MOMENT)
-    return Observation(batch, frame, step, None, nonfinite=False)
 
 
 def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
@@ -116,9 +100,8 @@ def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
     found: set[int] = {frame_number}
     for tables in _backwards(rank, ["frame_number"], frame_number):
         latest: deque[int] = deque(maxlen=count + 1)  # one may be told twice, where it lies across two pieces
-        for table in _until(tables, frame_number):
-            some = numbers(table, "frame_number")
-            earlier = some[some < frame_number]
+        for table in tables:
+            earlier = numbers(table, "frame_number")
             # Rows stand in order of frames: where the number changes a frame begins.
             latest.extend(earlier[np.flatnonzero(np.diff(earlier, prepend=-1))[-count:]].tolist())
         found.update(latest)
@@ -129,35 +112,22 @@ def frame_before(rank: RankTrace, frame_number: int, count: int) -> int:
 
 def frames_from(rank: RankTrace, frame_number: int) -> Iterator[Frame]:
     """Yield the frames from a frame on, in order, reading only as far as is asked for."""
-    return frames_from_tables(_tables_from(rank, frame_number))
-
-
-def _tables_from(rank: RankTrace, frame_number: int) -> Iterator[pa.Table]:
-    for group in rank.row_groups:
-        if group.last_frame >= frame_number:
-            for table in rank.pieces(group):
-                yield from _cut(table, frame_number)
-    yield from _cut(rank.ring, frame_number)
-
-
-def _cut(table: pa.Table, frame_number: int) -> Iterator[pa.Table]:
-    """Yield a few rows at a time from a frame on; rows of one rank stand in order of frames."""
-    start = int(np.searchsorted(numbers(table, "frame_number"), frame_number))
-    return (table.slice(at, _ROWS_AT_ONCE) for at in range(start, table.num_rows, _ROWS_AT_ONCE))
-
-
-def _until(tables: Iterable[pa.Table], frame_number: int) -> Iterator[pa.Table]:
-    """Yield tables up to the one in which a frame begins; rows of one rank stand in order of frames."""
-    for table in tables:
-        yield table
-        if table.num_rows and table["frame_number"][-1].as_py() >= frame_number:
-            return
+    return rank.frames(frames=range(frame_number, _END))
 
 
 def _backwards(rank: RankTrace, columns: Sequence[str], before: int) -> Iterator[Iterable[pa.Table]]:
-    """Yield what may hold frames before a frame, the latest row group first, the rows of each in order."""
+    """Yield the rows before a frame, the latest row group first, those of each in order, in pieces."""
     if rank.ring.num_rows:
-        yield [rank.ring]
+        yield _until([rank.ring.select(columns)], before)
     for group in reversed(rank.row_groups):
         if group.first_frame < before:
-            yield rank.pieces(group, columns)
+            yield _until(rank.pieces(group, columns), before)
+
+
+def _until(tables: Iterable[pa.Table], frame_number: int) -> Iterator[pa.Table]:
+    """Yield rows up to a frame and read no further; rows of one rank stand in order of frames."""
+    for table in tables:
+        end = int(np.searchsorted(numbers(table, "frame_number"), frame_number))
+        yield table.slice(0, end)
+        if end < table.num_rows:
+            return

@@ -19,7 +19,7 @@ from overflow_analyzer.errors import (
 from overflow_analyzer.format.columns import SCHEMA
 from overflow_analyzer.format.files import RUN_FILE
 from overflow_analyzer.format.parts import Footer, read_footer, read_row_group
-from overflow_analyzer.format.run_info import HowEnded, RunInfo
+from overflow_analyzer.format.run_info import RunInfo
 from overflow_analyzer.trace.rank_trace import RankTrace, open_rank
 
 _RANK_DIRECTORY = re.compile(r"rank=(\d{1,9})", re.ASCII)
@@ -113,13 +113,12 @@ def _nothing_in(trace: Trace) -> DamagedTraceError | EmptyTraceError:
 def _open_file(path: Path) -> Trace:
     footer = read_footer(path)
     runs = {run.rank: run for run in footer.runs}
-    ranks = sorted(runs or _ranks_in(footer))
-    return Trace(path, tuple(_rank_of_file(footer, rank, runs.get(rank)) for rank in ranks))
-
-
-def _rank_of_file(footer: Footer, rank: int, run: RunInfo | None) -> RankTrace:
-    ended: HowEnded = run.end.how if run is not None and run.end is not None else "unknown"
-    return RankTrace(rank, run or _UNKNOWN_RUN, ended, (footer,), pa.Table.from_batches([], SCHEMA))
+    ranks = []
+    for rank in sorted(runs or _ranks_in(footer)):
+        run = runs.get(rank, _UNKNOWN_RUN)
+        ended = run.end.how if run.end is not None else "unknown"
+        ranks.append(RankTrace(rank, run, ended, (footer,), pa.Table.from_batches([], SCHEMA)))
+    return Trace(path, tuple(ranks))
 
 
 def _ranks_in(footer: Footer) -> set[int]:

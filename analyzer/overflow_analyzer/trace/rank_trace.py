@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -17,12 +19,12 @@ from overflow_analyzer.format.frames import Frame, frames_from_tables
 from overflow_analyzer.format.modules import MODULES_FILE, MOST_MODULES_BYTES, Modules
 from overflow_analyzer.format.origin import ORIGIN_FILE, Origin
 from overflow_analyzer.format.parts import Footer, RowGroup, check_pages, read_footer, read_row_group, stream_row_group
-from overflow_analyzer.format.ring import RingContents, read_ring
+from overflow_analyzer.format.ring import read_ring
 from overflow_analyzer.format.run_info import HowEnded, RunInfo
-from overflow_analyzer.trace.gaps import KeptBuilder
+from overflow_analyzer.trace.gaps import Kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 try:
@@ -106,15 +108,7 @@ class RankTrace:
         return self._own_rows(read_row_group(group, [*(columns or SCHEMA.names), "rank"]))
 
     def pieces(self, group: RowGroup, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield this rank's rows of one row group in order, a large group a few ten thousand rows at a time.
-
-        Args:
-            group: One of ``row_groups``.
-            columns: Names of ``format.columns.SCHEMA``; None for all.
-
-        Raises:
-            DamagedTraceError: Its pages cannot be read.
-        """
+        """Yield what ``read`` returns, in order, of a large group a few ten thousand rows at a time."""
         if group.rows <= _ROWS_READ_WHOLE:
             yield self.read(group, columns)
         elif group.first_rank == group.last_rank:
@@ -126,7 +120,12 @@ class RankTrace:
         return table.filter(bit_array(numbers(table, "rank") == self.rank)).drop_columns(["rank"])
 
     def tables(
-        self, columns: Sequence[str] | None = None, *, batch: int | None = None, frames: range | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        batch: int | None = None,
+        frames: range | None = None,
+        groups: Iterable[RowGroup] | None = None,
     ) -> Iterator[pa.Table]:
         """Yield the rows in order, a row group at a time, large ones in pieces.
 
@@ -134,16 +133,22 @@ class RankTrace:
             columns: Names of ``schema.SCHEMA``; None for all.
             batch: Only rows of this batch; row groups without it are not read.
             frames: Only rows whose frame_number lies in this range (step 1).
+            groups: Those of ``row_groups`` to read; None for all. The ring's rows follow in any case.
         """
-        wanted = None if columns is None else list(dict.fromkeys([*columns, "batch_number", "frame_number"]))
-        for group in self.row_groups:
-            if batch is not None and not group.first_batch <= batch <= group.last_batch:
-                continue
-            if frames is not None and (group.last_frame < frames.start or group.first_frame >= frames.stop):
-                continue
-            for table in self.pieces(group, wanted):
-                yield from _matching(table, columns, batch, frames)
-        yield from _matching(self.ring, columns, batch, frames)
+        asked = {"batch_number": batch, "frame_number": frames}
+        wanted = columns and list(dict.fromkeys([*columns, *(name for name in asked if asked[name] is not None)]))
+        groups = (group for group in (self.row_groups if groups is None else groups) if group.may_hold(batch, frames))
+        pieces = itertools.chain.from_iterable(self.pieces(group, wanted) for group in groups)
+        for piece in itertools.chain(pieces, [self.ring]):
+            table = piece
+            if frames is not None:  # rows of one rank stand in order of frames
+                start, stop = np.searchsorted(numbers(table, "frame_number"), [frames.start, frames.stop])
+                table = table.slice(start, max(0, stop - start))
+            if batch is not None:
+                there = numbers(table, "batch_number") == batch
+                table = table if there.all() else table.filter(bit_array(there))
+            if table.num_rows:
+                yield table if columns is None else table.select(list(columns))
 
     def frames(self, *, batch: int | None = None, frames: range | None = None) -> Iterator[Frame]:
         """Yield frames in order; the arguments are those of ``tables``."""
@@ -152,8 +157,7 @@ class RankTrace:
     @property
     def rows(self) -> int:
         """Rows in the trace; counted by reading only where a file mixes ranks in one row group."""
-        mixed = any(group.first_rank != group.last_rank for group in self.row_groups)
-        if mixed:
+        if any(group.first_rank != group.last_rank for group in self.row_groups):
             return sum(int(table.num_rows) for table in self.tables(["frame_number"]))
         return sum(group.rows for group in self.row_groups) + int(self.ring.num_rows)
 
@@ -166,7 +170,7 @@ class RankTrace:
     def frame_count(self) -> int:
         """Distinct frames in the trace."""
         if any(footer.frames is None or len(footer.runs) > 1 for footer in self.footers):
-            kept = KeptBuilder()
+            kept = Kept()
             for table in self.tables(["frame_number"]):
                 kept.add_numbers(numbers(table, "frame_number"))
             return kept.count
@@ -186,31 +190,30 @@ class RankTrace:
 
 
 def open_rank(rank: int, directory: Path) -> RankTrace:
-    """Open one rank's directory; nothing is written, and a living run can be opened.
-
-    Args:
-        rank: The number in the directory's name.
-        directory: With parts, a leftover ring, or both.
+    """Open one rank's directory, of parts, a leftover ring, or both.
 
     Raises:
         UnknownVersionError: Written in another format version.
         DamagedTraceError: Nothing of a trace is there.
         OSError: It may not be read.
     """
-    found = _open_once(rank, directory)
+    found, lost = _open_once(rank, directory), None
     for _ in range(_ATTEMPTS):
-        if not found.lost:
+        if not found.lost or found.lost == lost:
             break
         # Damage stays; what one run removes and another makes anew while it is read does not.
-        before, found = found, _open_once(rank, directory)
-        if found.lost == before.lost:
-            break
+        lost, found = found.lost, _open_once(rank, directory)
     return found
 
 
 def _open_once(rank: int, directory: Path) -> RankTrace:
+    lost_ring: list[str] = []
+    lost_origin: list[str] = []
+    ring, origin = None, None
     # The ring is read before the parts are listed: a row that leaves it in between is then in a part, not in neither.
-    ring, lost_ring = _read_leftover(directory)
+    with _telling(lost_ring, directory / RING_FILE):
+        ring = read_ring(directory / RING_FILE, directory / NAMES_FILE)
+        ring, lost_ring = (ring, [*ring.lost]) if ring.bytes else (None, [])
     footers, lost = _read_parts(directory)
     run, lost_run = _read_run(rank, directory, footers)
     if ring is not None and run.end is None:
@@ -220,10 +223,12 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
         footers = [_may_vanish(footer) for footer in footers]
     elif ring is not None:
         lost += _check_newest(footers)
-    if footers and not lost_ring and ended in {"killed", "unknown"} and _emptied(directory, ring):
+    is_empty = ring.published == 0 if ring is not None else (directory / RING_FILE).exists()
+    if footers and not lost_ring and ended in {"killed", "unknown"} and is_empty:
         lost.append(f"{directory / RING_FILE}: it is empty, though parts were made of its rows")
+    with _telling(lost_origin, directory / ORIGIN_FILE):
+        origin = Origin.from_json(read_regular(directory / ORIGIN_FILE, _MOST_ORIGIN_BYTES), directory / ORIGIN_FILE)
     last_sealed = max((group.last_frame for footer in footers for group in footer.row_groups if group.rows), default=-1)
-    origin, lost_origin = _read_origin(directory)
     # Not SCHEMA.empty_table(), which imports pandas where that is installed.
     left = pa.Table.from_batches([], SCHEMA) if ring is None else ring.kept_after(last_sealed)
     return RankTrace(
@@ -234,20 +239,21 @@ def _open_once(rank: int, directory: Path) -> RankTrace:
         ring=left,
         dropped_frames=run.end.frames_dropped if run.end else (ring.dropped_frames if ring else 0),
         origin=origin,
-        lost=(
-            *lost_origin,
-            *(lost_run if footers or left.num_rows else ()),
-            *lost,
-            *lost_ring,
-        ),
+        lost=(*lost_origin, *(lost_run if footers or left.num_rows else ()), *lost, *lost_ring),
         unknown_ring_bytes=0 if ring is None else ring.unknown_bytes,
         directory=directory,
     )
 
 
-def _emptied(directory: Path, ring: RingContents | None) -> bool:
-    """Whether there is a ring without a row in it."""
-    return ring.published == 0 if ring is not None else (directory / RING_FILE).exists()
+@contextlib.contextmanager
+def _telling(lost: list[str], path: Path) -> Iterator[None]:
+    """Add a sentence if a file cannot be read; one that is not there, or was removed by the living run, is not lost."""
+    try:
+        yield
+    except FileNotFoundError:
+        pass
+    except (DamagedTraceError, NotATraceError, OSError) as error:
+        lost.append(_sentence(path, error))
 
 
 def _may_vanish(footer: Footer) -> Footer:
@@ -257,34 +263,20 @@ def _may_vanish(footer: Footer) -> Footer:
 
 def _check_newest(footers: list[Footer]) -> list[str]:
     """Leave the newest part out if power failed before it reached the disk: its rows may still be in the ring."""
-    try:
-        for footer in footers[-1:]:
+    lost: list[str] = []
+    for footer in footers[-1:]:
+        with _telling(lost, footer.path):
             check_pages(footer)
-    except DamagedTraceError as error:
-        footers.pop()
-        return [str(error)]
-    return []
-
-
-def _read_leftover(directory: Path) -> tuple[RingContents | None, tuple[str, ...]]:
-    try:
-        ring = read_ring(directory / RING_FILE, directory / NAMES_FILE)
-    except FileNotFoundError:
-        return None, ()
-    except (DamagedTraceError, OSError) as error:
-        return None, (_sentence(directory / RING_FILE, error),)
-    return (ring, ring.lost) if ring.bytes else (None, ())
+    del footers[len(footers) - len(lost) :]
+    return lost
 
 
 def _read_parts(directory: Path) -> tuple[list[Footer], list[str]]:
-    footers, lost = [], []
+    footers: list[Footer] = []
+    lost: list[str] = []
     for path in sorted(directory.glob(f"{PART_PREFIX}*.parquet")):
-        try:
+        with _telling(lost, path):
             footers.append(read_footer(path))
-        except FileNotFoundError:
-            continue  # the living run's max_bytes removed it between the listing and now
-        except (DamagedTraceError, NotATraceError, OSError) as error:
-            lost.append(_sentence(path, error))
     return footers, lost
 
 
@@ -293,11 +285,7 @@ def _sentence(path: Path, error: Exception) -> str:
 
 
 def _read_run(rank: int, directory: Path, footers: list[Footer]) -> tuple[RunInfo, list[str]]:
-    """Return what describes the run, and sentences if that is not what should.
-
-    Raises:
-        DamagedTraceError: There is neither a description nor anything that would need one.
-    """
+    """Return what describes the run, and sentences if that is not what should; raise where there is nothing at all."""
     path = directory / RUN_FILE
     try:
         return RunInfo.from_json(read_regular(path, _MOST_RUN_BYTES), path), []
@@ -307,16 +295,6 @@ def _read_run(rank: int, directory: Path, footers: list[Footer]) -> tuple[RunInf
             raise DamagedTraceError(f"{directory}: holds nothing that a recorder left") from None
         unknown = RunInfo(run_id="", rank=rank, world_size=1, model_class="", started_ns=0)
         return (runs[-1], []) if runs else (unknown, [_sentence(path, error)])
-
-
-def _read_origin(directory: Path) -> tuple[Origin | None, tuple[str, ...]]:
-    path = directory / ORIGIN_FILE
-    try:
-        return Origin.from_json(read_regular(path, _MOST_ORIGIN_BYTES), path), ()
-    except FileNotFoundError:
-        return None, ()
-    except (OSError, DamagedTraceError) as error:
-        return None, (_sentence(path, error),)
 
 
 def _how_ended(run: RunInfo, directory: Path) -> HowEnded:
@@ -332,18 +310,3 @@ def _how_ended(run: RunInfo, directory: Path) -> HowEnded:
     except OSError:
         return "unknown"  # no ring, or a file system without locks
     return "killed"
-
-
-def _matching(
-    table: pa.Table, columns: Sequence[str] | None, batch: int | None, frames: range | None
-) -> Iterator[pa.Table]:
-    mask = np.ones(table.num_rows, dtype=bool)
-    if batch is not None:
-        mask &= numbers(table, "batch_number") == batch
-    if frames is not None:
-        found = numbers(table, "frame_number")
-        mask &= (found >= frames.start) & (found < frames.stop)
-    if not mask.all():
-        table = table.filter(bit_array(mask))
-    if table.num_rows:
-        yield table if columns is None else table.select(list(columns))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
 from overflow_analyzer.format.arrays import numbers
 from overflow_analyzer.format.columns import FORMAT_VERSION
-from overflow_analyzer.trace.gaps import Kept, KeptBuilder
+from overflow_analyzer.trace.gaps import Kept
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import pyarrow as pa
 
-    from overflow_analyzer.format.parts import Progress, RowGroup
+    from overflow_analyzer.format.parts import Progress
     from overflow_analyzer.format.run_info import HowEnded, RunInfo
     from overflow_analyzer.trace.opening import Trace
     from overflow_analyzer.trace.rank_trace import RankTrace
@@ -119,19 +120,25 @@ def _contiguous_files(trace: Trace) -> frozenset[Path]:
 
 
 def _summarize_rank(rank: RankTrace, contiguous: frozenset[Path], progress: Progress) -> RankSummary:
-    found = _Found()
-    for group in progress(rank.row_groups):
-        found.add_group(rank, group, contiguous=group.path in contiguous)
-    found.add_table(rank.ring)
+    kept = {"frame_number": Kept(), "batch_number": Kept()}
+    dtypes: set[str] = set()
+    rows = 0
+    for table in _unproven(rank, contiguous, kept, progress):
+        rows += table.num_rows
+        for name in kept.keys() & table.column_names:
+            kept[name].add_numbers(numbers(table, name))
+        dtypes.update(pc.unique(table["dtype"]).drop_null().to_pylist())
     end = rank.run.end
+    if end and end.frames_seen is not None:
+        kept["frame_number"].end_at(end.frames_seen)
     return RankSummary(
         rank=rank.rank,
         run=rank.run,
         ended=rank.ended,
-        rows=found.rows,
-        frames=found.frames.finish(end.frames_seen if end else None),
-        batches=found.batches.finish(),
-        dtypes=tuple(sorted(found.dtypes)),
+        rows=rows,
+        frames=kept["frame_number"],
+        batches=kept["batch_number"],
+        dtypes=tuple(sorted(dtypes)),
         parts=len({group.path for group in rank.row_groups}),
         bytes=sum(footer.bytes for footer in rank.footers),
         ring_rows=rank.ring.num_rows,
@@ -141,30 +148,19 @@ def _summarize_rank(rank: RankTrace, contiguous: frozenset[Path], progress: Prog
     )
 
 
-@dataclass
-class _Found:
-    """What one rank's row groups and ring hold, as they come by."""
-
-    rows: int = 0
-    frames: KeptBuilder = field(default_factory=KeptBuilder)
-    batches: KeptBuilder = field(default_factory=KeptBuilder)
-    dtypes: set[str] = field(default_factory=set)
-
-    def add_group(self, rank: RankTrace, group: RowGroup, *, contiguous: bool) -> None:
+def _unproven(
+    rank: RankTrace, contiguous: frozenset[Path], kept: dict[str, Kept], progress: Progress
+) -> Iterator[pa.Table]:
+    """Add to ``kept`` what row groups prove, and yield the columns that tell the rest."""
+    for group in progress(rank.row_groups):
+        proven = {}
+        if group.path in contiguous:
+            proven["frame_number"] = group.first_frame, group.last_frame
         # A minimum and a maximum that stand side by side leave nothing between them to look for.
-        adjacent = group.last_batch - group.first_batch <= 1
-        open_questions = {"frame_number": not contiguous, "batch_number": not adjacent, "dtype": True}
-        table = rank.read(group, [name for name, is_open in open_questions.items() if is_open])
-        if contiguous:
-            self.frames.add_range(group.first_frame, group.last_frame)
-        if adjacent:
-            self.batches.add_range(group.first_batch, group.last_batch)
-        self.add_table(table)
-
-    def add_table(self, table: pa.Table) -> None:
-        self.rows += table.num_rows
-        if "frame_number" in table.column_names:
-            self.frames.add_numbers(numbers(table, "frame_number"))
-        if "batch_number" in table.column_names:
-            self.batches.add_numbers(numbers(table, "batch_number"))
-        self.dtypes.update(pc.unique(table["dtype"]).drop_null().to_pylist())
+        if group.last_batch - group.first_batch <= 1:
+            proven["batch_number"] = group.first_batch, group.last_batch
+        table = rank.read(group, [*(name for name in kept if name not in proven), "dtype"])
+        for name, bounds in proven.items():
+            kept[name].add_range(*bounds)
+        yield table
+    yield rank.ring

@@ -109,7 +109,7 @@ def test_ranks_are_summed_up_together(tmp_path: Path) -> None:
     assert (summary.rows, summary.frames, summary.batches) == (46, 17, 3)
     assert summary.bytes == sum(one.stat().st_size for one in path.rglob("*.parquet"))
     assert (summary.world_size, summary.missing_ranks, summary.closed) == (4, (2,), False)
-    assert summary.ranks[2].frames.gaps == (Gap(2, 3),)
+    assert summary.ranks[2].frames.gaps == [Gap(2, 3)]
     assert summary.ranks[2].ring_rows == 13
 
 
@@ -139,7 +139,7 @@ def test_a_killed_run_is_not_closed(tmp_path: Path) -> None:
 def test_frames_after_the_last_kept_one_are_a_gap(tmp_path: Path) -> None:
     end = EndInfo("closed", 1, frames_seen=9)
     path = write_trace(tmp_path / "run.parquet", two_batches(), replace(RUN, end=end))
-    assert summarize(open_trace(path)).ranks[0].frames.gaps == (Gap(6, 8),)
+    assert summarize(open_trace(path)).ranks[0].frames.gaps == [Gap(6, 8)]
 
 
 def test_why_frames_are_missing(tmp_path: Path) -> None:

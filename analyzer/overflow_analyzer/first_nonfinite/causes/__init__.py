@@ -81,11 +81,7 @@ CAUSES: Final = tuple(dict.fromkeys(rule.name for rule in _RULES))
 
 
 def explain(case: Case) -> tuple[CauseRule, Cause]:
-    """Return the rule that the evidence speaks for most, and its cause; "unknown" is an answer.
-
-    Args:
-        case: All that is known about one inf/nan.
-    """
+    """Return the rule that the evidence speaks for most, and its cause; "unknown" is an answer."""
     shown = _shown_by_the_operation(case)
     if shown is not None:
         return shown
