@@ -69,7 +69,9 @@ class _Commands(click.Group):
             ctx.exit(2)
         if args and args[0] not in COMMANDS and args[0] not in ("--help", "-h", "--version"):
             if not ctx.resilient_parsing:  # which a shell that completes the line asks for
-                _refuse_misspelled(args[0], ctx)
+                likely = difflib.get_close_matches(args[0], COMMANDS, n=1)
+                if likely and not os.path.lexists(args[0]):
+                    raise click.UsageError(f"No such command or trace: {args[0]!r}. Did you mean {likely[0]!r}?", ctx)
             args = ["report", *args]
         return super().parse_args(ctx, args)
 
@@ -78,12 +80,6 @@ class _Commands(click.Group):
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
-
-
-def _refuse_misspelled(argument: str, ctx: click.Context) -> None:
-    likely = difflib.get_close_matches(argument, COMMANDS, n=1)
-    if likely and not os.path.lexists(argument):
-        raise click.UsageError(f"No such command or trace: {argument!r}. Did you mean {likely[0]!r}?", ctx)
 
 
 @click.group(
@@ -105,14 +101,7 @@ def group() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        arguments: What stands after the program's name; None for ``sys.argv[1:]``.
-
-    Returns:
-        The exit code.
-    """
+    """Run the command line, of ``arguments`` or ``sys.argv[1:]``, and return the exit code."""
     with contextlib.suppress(AttributeError):  # stdout may be closed, or a stand-in that shows everything
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # any stream may stand there
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("number", metavar="N", type=click.IntRange(min=0))
 @rank_option()
 @format_option()
-def command(trace: str, number: int, rank: int | None, format: Format) -> int:  # noqa: A002  the option's name
+def command(trace: str, number: int, rank: int | None, output_format: Format) -> int:
     """Print every recorded frame of batch N of TRACE (0-based), in the standard report's format.
 
     The exit code is 0 whatever the figures are. Use `report` to look for an inf/nan.
@@ -35,10 +35,10 @@ def command(trace: str, number: int, rank: int | None, format: Format) -> int:  
 
     opened = open_trace(trace)
     ranks = batch_of(opened, number, rank=rank)
-    if format == "json":
+    if output_format == "json":
         write(_json(ranks, number))
     else:
-        write(_text(ranks, number, opened.world_size, markdown=format == "markdown"))
+        write(_text(ranks, number, opened.world_size, markdown=output_format == "markdown"))
     return 0
 
 

@@ -43,7 +43,7 @@ from overflow_analyzer.cli.output import write
 )
 @format_option()
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if the traces differ.")
-def command(a: str, b: str, *, format: Format, limit: int | None, exit_zero: bool, **options: Any) -> int:  # noqa: A002  the option's name
+def command(a: str, b: str, *, output_format: Format, limit: int | None, exit_zero: bool, **options: Any) -> int:
     """Compare two runs: show where B first differs from A, in order of execution, and every other difference.
 
     Modules match by --map, then by name without wrappers such as module. and _orig_mod., then by class and shape. The
@@ -63,11 +63,11 @@ def command(a: str, b: str, *, format: Format, limit: int | None, exit_zero: boo
 
     tolerance, renames = _tolerance(options), _renames(options.pop("renames"))
     diff = diff_traces(open_trace(a), open_trace(b), tolerance=tolerance, renames=renames, **options)
-    if format == "json":
+    if output_format == "json":
         write(to_json(diff_as_json(diff, limit=limit or None)))
     else:
         rows = 20 if limit is None else limit or None
-        markdown, width = format == "markdown", terminal_width(sys.stdout)
+        markdown, width = output_format == "markdown", terminal_width(sys.stdout)
         write(render_diff(diff, names=(a, b), limit=rows, markdown=markdown, width=width))
     return 0 if diff.same or (exit_zero and diff.nothing_compared is None) else 1
 

@@ -19,11 +19,7 @@ _USAGE, _UNREADABLE, _INTERRUPTED = 2, 3, 130
 
 
 def exit_code_for(error: BaseException) -> int:
-    """Say on stderr what went wrong and return the exit code for it.
-
-    Args:
-        error: What ended the command.
-    """
+    """Say on stderr what ended a command and return the exit code for it."""
     if isinstance(error, click.ClickException):
         error.show(file=sys.stderr)
         return _USAGE

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from typing import Any
 
 import click
 
-from overflow_analyzer.cli.options import TraceCommand, rank_option, trace_argument
+from overflow_analyzer.cli.options import TraceCommand, format_option, rank_option, trace_argument
 from overflow_analyzer.cli.output import write
 
 
@@ -33,25 +33,8 @@ from overflow_analyzer.cli.output import write
 )
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show N tensors.")
 @rank_option()
-@click.option(
-    "--format",
-    type=click.Choice(["text", "json", "markdown", "csv"]),
-    default="text",
-    show_default=True,
-    help="text for reading, json (strict) and csv for programs, markdown for pasting into an issue.",
-)
-def command(
-    *,
-    trace: str,
-    tensors: tuple[str, ...],
-    figure: str,
-    role: str | None,
-    since: int,
-    points: int,
-    limit: int,
-    rank: int | None,
-    format: Literal["text", "json", "markdown", "csv"],  # noqa: A002  the option's name
-) -> int:
+@format_option("csv")
+def command(*, trace: str, tensors: tuple[str, ...], points: int, output_format: str, **options: Any) -> int:
     """Follow tensors of TRACE over its recorded batches and mark where a figure jumped.
 
     A tensor is named by its module, or by its module and context. `*` stands for any characters, `?` for one. A batch
@@ -69,24 +52,20 @@ def command(
     from overflow_analyzer.trace.history import FIGURES, history_of
     from overflow_analyzer.trace.opening import open_trace
 
-    if figure not in FIGURES:
-        raise click.BadParameter(f"{figure!r} is not one of {', '.join(FIGURES)}.", param_hint="'--figure'")
-    history = history_of(
-        open_trace(trace),
-        tensors,
-        figure=figure,
-        role=role,
-        since=since,
-        rank=rank,
-        limit=limit,
-        progress=lambda tables, total: progress(tables, total, "reading"),
-    )
-    if format == "json":
+    if options["figure"] not in FIGURES:
+        raise click.BadParameter(f"{options['figure']!r} is not one of {', '.join(FIGURES)}.", param_hint="'--figure'")
+    opened = open_trace(trace)
+    history = history_of(opened, tensors, progress=lambda of, total: progress(of, total, "reading"), **options)
+    if output_format == "json":
         write(to_json(history))
-    elif format == "csv":
+    elif output_format == "csv":
         write(history_as_csv(history))
     else:
         ascii_only = not shows_bars(sys.stdout)
         width = terminal_width(sys.stdout)
-        write(render_history(history, points=points, markdown=format == "markdown", ascii_only=ascii_only, width=width))
+        write(
+            render_history(
+                history, points=points, markdown=output_format == "markdown", ascii_only=ascii_only, width=width
+            )
+        )
     return 0

@@ -47,12 +47,14 @@ def output_options(metavar: str, text: str) -> Decorator:
     return decorate
 
 
-def format_option() -> Decorator:
-    """``--format text|json|markdown``; the parameter is called ``format``."""
+def format_option(*more: str) -> Decorator:
+    """``--format text|json|markdown`` and what more a command has for programs; the parameter is ``output_format``."""
+    for_programs = " and ".join(["json (strict)", *more])
     return click.option(
         "--format",
-        type=click.Choice(["text", "json", "markdown"]),
+        "output_format",
+        type=click.Choice(["text", "json", "markdown", *more]),
         default="text",
         show_default=True,
-        help="text for reading, json (strict) for programs, markdown for pasting into an issue.",
+        help=f"text for reading, {for_programs} for programs, markdown for pasting into an issue.",
     )

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def write(text: str | Iterable[str]) -> None:
-    """Write a result, whole or piece by piece.
-
-    Args:
-        text: Text with its line ends. Where the reader has gone (``| head -1``) the remaining pieces are not asked for,
-            and the command goes on to its exit code.
+    """Write a result, whole or in pieces; where its reader has gone (``| head -1``), no more of them are asked for.
 
     Raises:
         OSError: stdout refuses (a full disk, say).
@@ -36,11 +32,6 @@ def write(text: str | Iterable[str]) -> None:
 @contextlib.contextmanager
 def open_output(path: str, *, overwrite: bool, reading: Path) -> Iterator[IO[bytes]]:
     """Open what ``-o`` names: ``-`` is stdout, everything else goes through ``convert.outputs.new_file``.
-
-    Args:
-        path: As it was given.
-        overwrite: Whether a regular file of that name may be replaced.
-        reading: The trace that is read.
 
     Raises:
         OutputError: The place is taken, lies in a trace, or cannot be written.

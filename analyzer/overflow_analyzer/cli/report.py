@@ -23,13 +23,7 @@ from overflow_analyzer.cli.output import write
 @format_option()
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if an inf/nan was found.")
 def command(
-    *,
-    trace: str,
-    frames: int | None,
-    rank: int | None,
-    batch: int | None,
-    format: Format,  # noqa: A002  the option's name
-    exit_zero: bool,
+    *, trace: str, frames: int | None, rank: int | None, batch: int | None, output_format: Format, exit_zero: bool
 ) -> int:
     """Report the first inf/nan in TRACE: the frames before it, what produced it, what the trace does not cover.
 
@@ -55,10 +49,10 @@ def command(
         progress=lambda groups: progress(groups, len(groups), "searching"),
     )
     coverage = finding.coverage if finding else coverage_of(opened)
-    if format == "json":
+    if output_format == "json":
         write(to_json(finding_as_json(finding, coverage)))
     elif finding is None:
-        write(render_nothing_found(opened, coverage, rank=rank, batch=batch, markdown=format == "markdown"))
+        write(render_nothing_found(opened, coverage, rank=rank, batch=batch, markdown=output_format == "markdown"))
     else:
-        write(render_finding(finding, markdown=format == "markdown", coloured=shows_colour(sys.stdout)))
+        write(render_finding(finding, markdown=output_format == "markdown", coloured=shows_colour(sys.stdout)))
     return int(finding is not None and not finding.rule.is_harmless and not exit_zero)

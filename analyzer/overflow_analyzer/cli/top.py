@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show N modules.")
 @rank_option()
 @format_option()
-def command(
-    *,
-    trace: str,
-    by: By,
-    dtype: str | None,
-    limit: int,
-    rank: int | None,
-    format: Format,  # noqa: A002  the option's name
-) -> int:
+def command(*, trace: str, by: By, dtype: str | None, limit: int, rank: int | None, output_format: Format) -> int:
     """Rank the modules of TRACE by how near their figures come to the limits of their floating-point format.
 
     Headroom is how many times the largest figure can double before it overflows, in bits. Growth is the number of
@@ -49,6 +41,7 @@ def command(
     Example:
       overflow-analyze top run.parquet --dtype float16
     """
+    from overflow_analyzer.format.float_formats import FLOAT_FORMATS
     from overflow_analyzer.headroom.headroom import headroom_of
     from overflow_analyzer.render.headroom import headroom_as_json, render_headroom
     from overflow_analyzer.text.sparkline import shows_bars
@@ -56,22 +49,16 @@ def command(
     from overflow_analyzer.text.terminal import progress, terminal_width
     from overflow_analyzer.trace.opening import open_trace
 
-    _check(dtype)
+    # Not a ``click.Choice``: that would import the formats for --help.
+    if dtype is not None and dtype not in FLOAT_FORMATS:
+        raise click.BadParameter(f"{dtype!r} is not one of {', '.join(FLOAT_FORMATS)}.", param_hint="'--dtype'")
     headroom = headroom_of(
         open_trace(trace), rank=rank, dtype=dtype, progress=lambda tables, total: progress(tables, total, "reading")
     )
-    if format == "json":
+    if output_format == "json":
         write(to_json(headroom_as_json(headroom, by, limit=limit)))
     else:
         ascii_only, width = not shows_bars(sys.stdout), terminal_width(sys.stdout)
-        markdown = format == "markdown"
+        markdown = output_format == "markdown"
         write(render_headroom(headroom, by, limit=limit, markdown=markdown, ascii_only=ascii_only, width=width))
     return 0
-
-
-def _check(dtype: str | None) -> None:
-    """A format that is not known is a usage error. Not a ``click.Choice``: that would import the formats for --help."""
-    from overflow_analyzer.format.float_formats import FLOAT_FORMATS
-
-    if dtype is not None and dtype not in FLOAT_FORMATS:
-        raise click.BadParameter(f"{dtype!r} is not one of {', '.join(FLOAT_FORMATS)}.", param_hint="'--dtype'")

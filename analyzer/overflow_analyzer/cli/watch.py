@@ -47,7 +47,7 @@ def command(trace: str, interval: float, once: bool) -> int:
     from overflow_analyzer.render.watch import LineDisplay, ScreenDisplay
     from overflow_analyzer.text.terminal import is_terminal
 
-    display = ScreenDisplay(trace) if is_terminal(sys.stdout) else LineDisplay(trace)
+    display = ScreenDisplay(trace) if is_terminal(sys.stdout) else LineDisplay()
     alarmed = False
     for snapshot in _snapshots(Watcher(trace), interval, once=once):
         alarmed = alarmed or bool(snapshot.alarms)
@@ -73,13 +73,8 @@ def _snapshots(watcher: Watcher, interval: float, *, once: bool) -> Iterator[Sna
             yield snapshot
             if snapshot.changed:
                 changed = time.monotonic()
-            if once or _is_over(snapshot, time.monotonic() - changed):
+            idle = time.monotonic() - changed
+            if once or (not snapshot.living and ("unknown" not in snapshot.ended or idle > _PATIENCE)):
                 return
         # Watching must not slow the training down: with thousands of parts a snapshot takes a while.
         time.sleep(max(interval, _REST * (time.monotonic() - started)))
-
-
-def _is_over(snapshot: Snapshot, idle: float) -> bool:
-    if snapshot.living:
-        return False
-    return "unknown" not in snapshot.ended or idle > _PATIENCE

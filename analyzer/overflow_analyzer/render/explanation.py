@@ -8,12 +8,12 @@ from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.render.operation import operation_lines
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.terminal import shorten
+from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from overflow_analyzer.first_nonfinite.finding import Finding
-    from overflow_analyzer.format.frames import Frame
 
 
 _MOST_RANKS = 8
@@ -21,30 +21,18 @@ _LONGEST_SETTINGS = 200
 
 
 def render_explanation(finding: Finding) -> str:
-    """Return what a finding means, in a few short sections.
-
-    Args:
-        finding: Of ``find_first_nonfinite``.
-
-    Returns:
-        Lines ended by a newline each, without a blank line before or after; names in them are escaped.
-    """
+    """Return what a finding means, in a few short sections of lines ended by a newline each; names are escaped."""
     lines = [line for title, items in explanation_sections(finding) for line in (title, *(f"  {one}" for one in items))]
     return "".join(f"{escape(line)}\n" for line in lines)
 
 
 def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
-    """Return the sections of the explanation that have something to say, each a title and lines.
-
-    Names in them are not escaped.
-
-    Args:
-        finding: Of ``find_first_nonfinite``.
-    """
+    """Return the sections of the explanation that have something to say, each a title and lines, not escaped."""
+    sure = finding.cause.confidence if finding.cause.confidence != "unknown" else "no rule fits what was recorded"
     sections = (
         ("First inf/nan among what was recorded", _what(finding)),
         ("Made by", () if finding.replay is None else operation_lines(finding.replay)),
-        (f"Cause: {finding.cause.name} ({_confidence(finding)})", finding.cause.evidence),
+        (f"Cause: {finding.cause.name} ({sure})", finding.cause.evidence),
         ("Growth", _growth(finding)),
         ("What became of it", _outcome(finding)),
         ("Other ranks", _ranks(finding)),
@@ -52,11 +40,6 @@ def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
         ("Next", (finding.cause.next_step,)),
     )
     return [(title, items) for title, found in sections if (items := list(found))]
-
-
-def _confidence(finding: Finding) -> str:
-    words = {"unknown": "no rule fits what was recorded"}
-    return words.get(finding.cause.confidence, finding.cause.confidence)
 
 
 def _what(finding: Finding) -> Iterable[str]:
@@ -77,7 +60,10 @@ def _origin(finding: Finding) -> str:
         return _origin_in_the_backward(finding)
     if origin is not None:
         there = "there" if origin is frame else f"around it, in {origin.label}"
-        return f"made {there}: all that it took in is finite{_but_for(origin)}"
+        taken = origin.of_roles("weight", "buffer", "input")
+        is_meant = any(entry.nonfinite_count for entry in taken)
+        but_for = ", but for infinities that are meant or came to nothing before" if is_meant else ""
+        return f"made {there}: all that it took in is finite{but_for}"
     if finding.rule.came_with_the_batch and role == "input":
         return "no module made it: it came with the batch"
     return {
@@ -98,11 +84,6 @@ def _origin_in_the_backward(finding: Finding) -> str:
     return f"no gradient was recorded before it: the loss or what follows this module{own} made it"
 
 
-def _but_for(origin: Frame) -> str:
-    taken = (entry for entry in origin.of_roles("weight", "buffer", "input") if entry.nonfinite_count)
-    return ", but for infinities that are meant or came to nothing before" if any(taken) else ""
-
-
 def _growth(finding: Finding) -> Iterable[str]:
     limits = float_format(finding.entry.dtype)
     for step in finding.growth:
@@ -112,13 +93,15 @@ def _growth(finding: Finding) -> Iterable[str]:
 
 def _outcome(finding: Finding) -> Iterable[str]:
     if finding.propagated:
-        count = len(finding.propagated)
         last = finding.chain[-1] if finding.chain else finding.propagated[-1]
-        yield f"carried on through {count} {'frame' if count == 1 else 'frames'}, the last {last.label}"
+        yield f"carried on through {counted(len(finding.propagated), 'frame')}, the last {last.label}"
     elif len(finding.chain) > 1:
         yield f"came out of {finding.chain[-1].label} too"
     if finding.absorbed:
-        yield f"absorbed (non-finite in, finite out) by {_some(finding.absorbed)}"
+        named = ", ".join(dict.fromkeys(one.label for one in finding.absorbed[:3]))
+        more = len(finding.absorbed) > 3  # noqa: PLR2004  as many as are named
+        others = f" and others, {len(finding.absorbed)} frames in all" if more else ""
+        yield f"absorbed (non-finite in, finite out) by {named}{others}"
     if finding.led_to is not None:
         entry = finding.led_to.nonfinite_entries[0]
         yield f"{entry.label} of {finding.led_to.label} has {entry.counts} after it, in {finding.led_to.moment}"
@@ -130,11 +113,6 @@ def _outcome(finding: Finding) -> Iterable[str]:
         )
     if len(finding.absorbed_before) > 3:  # noqa: PLR2004  as many as were shown
         yield f"and {len(finding.absorbed_before) - 3} more such places"
-
-
-def _some(frames: tuple[Frame, ...]) -> str:
-    named = ", ".join(dict.fromkeys(one.label for one in frames[:3]))
-    return named if len(frames) <= 3 else f"{named} and others, {len(frames)} frames in all"  # noqa: PLR2004
 
 
 def _ranks(finding: Finding) -> Iterable[str]:

@@ -9,24 +9,19 @@ from overflow_analyzer.render.explanation import render_explanation
 from overflow_analyzer.render.report import render_report
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import code_block, escape_markdown, name_span
+from overflow_analyzer.text.strict_json import fields_of
 from overflow_analyzer.text.terminal import highlight
 from overflow_analyzer.text.wording import counted
+from overflow_analyzer.trace.batches import batch_bounds
 
 if TYPE_CHECKING:
     from overflow_analyzer.first_nonfinite.finding import Finding
     from overflow_analyzer.format.frames import Frame
     from overflow_analyzer.trace.opening import Trace
-    from overflow_analyzer.trace.rank_trace import RankTrace
 
 
 def render_finding(finding: Finding, *, markdown: bool = False, coloured: bool = False) -> str:
-    """Return the standard report and, set apart from it, the explanation.
-
-    Args:
-        finding: Of ``find_first_nonfinite``.
-        markdown: For pasting into an issue.
-        coloured: Whether figures that are inf or nan are red; text only.
-    """
+    """Return the standard report, in text with inf and nan in red where coloured, and apart from it the explanation."""
     report = render_report(finding.window, finding.frame.batch_number)
     if finding.world_size > 1:
         report = f"rank {finding.rank} of {finding.world_size}\n{report}"
@@ -52,22 +47,9 @@ def _sections(text: str) -> str:
 
 
 def render_nothing_found(
-    trace: Trace,
-    coverage: Sequence[str],
-    *,
-    rank: int | None = None,
-    batch: int | None = None,
-    markdown: bool = False,
+    trace: Trace, coverage: Sequence[str], *, rank: int | None = None, batch: int | None = None, markdown: bool = False
 ) -> str:
-    """Return what was looked at without finding an inf/nan, and what the trace cannot tell.
-
-    Args:
-        trace: What was looked at.
-        coverage: Of ``coverage_of``.
-        rank: The only rank that was looked at.
-        batch: The only batch.
-        markdown: For pasting into an issue.
-    """
+    """Return what was looked at, of a rank or batch if given, without finding an inf/nan, and what is not covered."""
     sentence = f"No inf/nan in what was recorded: {_looked_at(trace, rank, batch)}."
     uncovered = ["What this trace does not say", *(f"  {line}" for line in coverage)] if coverage else []
     if markdown:
@@ -84,16 +66,9 @@ def _looked_at(trace: Trace, rank: int | None, batch: int | None) -> str:
     of_ranks = f"rank {rank}" if rank is not None else counted(len(ranks), "rank")
     if batch is not None:
         return f"batch {batch} of {of_ranks}"
-    first, last = _batches(ranks)
+    first, last = batch_bounds(ranks) or (0, 0)
     batches = f"batch {first}" if first == last else f"batches {first} to {last}"
     return f"{counted(sum(one.rows for one in ranks), 'row')}, {batches}, {of_ranks}"
-
-
-def _batches(ranks: Sequence[RankTrace]) -> tuple[int, int]:
-    """First and last batch, as far as the footers and the rings tell."""
-    bounds = [number for one in ranks for group in one.row_groups for number in (group.first_batch, group.last_batch)]
-    bounds += [number for one in ranks for number in one.ring["batch_number"].unique().to_pylist()]
-    return min(bounds, default=0), max(bounds, default=0)
 
 
 def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[str, Any]:
@@ -128,4 +103,4 @@ def _placed(frames: Frame | Sequence[Frame] | None) -> Any:
         return None
     if isinstance(frames, Sequence):
         return [_placed(one) for one in frames]
-    return {name: getattr(frames, name) for name in ("module_name", "module_class", "batch_number", "frame_number")}
+    return fields_of(frames, "module_name", "module_class", "batch_number", "frame_number")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from overflow_analyzer.format.float_formats import FLOAT_FORMATS
 from overflow_analyzer.text.markdown import escape_markdown
 from overflow_analyzer.text.sparkline import sparkline
+from overflow_analyzer.text.strict_json import fields_of
 from overflow_analyzer.text.tables import Column, render_table
 
 if TYPE_CHECKING:
@@ -137,27 +138,11 @@ def headroom_as_json(headroom: Headroom, by: By, *, limit: int | None = None) ->
 
 def _module_as_json(one: ModuleHeadroom) -> dict[str, Any]:
     near, low = one.nearest, one.vanishing
+    where = ("role", "context", "dtype", "batch_number", "abs_max")
     return {
-        "module_name": one.module_name,
-        "module_class": one.module_class,
-        "headroom_bits": one.headroom_bits,
-        "growth_bits": one.growth_bits,
-        "batches_left": one.batches_left,
-        "nonfinite_count": one.nonfinite_count,
-        "nearest": None
-        if near is None
-        else {**_where(near), "abs_max": near.abs_max, "limit": near.limits.max, "limit_dtype": near.limits.name},
-        "vanishing": None
-        if low is None
-        else {
-            **_where(low),
-            "abs_max": low.abs_max,
-            "floor_bits": low.floor_bits,
-            "zero_share": low.zero_share,
-            "subnormal_share": low.subnormal_share,
-        },
+        **fields_of(
+            one, "module_name", "module_class", "headroom_bits", "growth_bits", "batches_left", "nonfinite_count"
+        ),
+        "nearest": near and {**fields_of(near, *where), "limit": near.limits.max, "limit_dtype": near.limits.name},
+        "vanishing": low and fields_of(low, *where, "floor_bits", "zero_share", "subnormal_share"),
     }
-
-
-def _where(one: Any) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("role", "context", "dtype", "batch_number")}

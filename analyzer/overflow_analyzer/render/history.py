@@ -37,10 +37,8 @@ def render_history(
         ascii_only: Whether the sparkline is ASCII.
         width: Columns of the terminal; None leaves lines as long as they are.
     """
-    several = len({one.rank for one in history.tensors}) > 1
     blocks = [
-        _tensor(one, history.figure, points, several=several, markdown=markdown, ascii_only=ascii_only, width=width)
-        for one in history.tensors
+        _tensor(one, history, points, ascii_only=ascii_only, markdown=markdown, width=width) for one in history.tensors
     ]
     if history.left_out:
         blocks.append(f"{counted(history.left_out, 'more tensor')} not shown (--limit)\n")
@@ -48,26 +46,19 @@ def render_history(
 
 
 def _tensor(
-    one: TensorHistory,
-    figure: str,
-    count: int,
-    *,
-    several: bool,
-    markdown: bool,
-    ascii_only: bool,
-    width: int | None,
+    one: TensorHistory, history: History, count: int, *, ascii_only: bool, markdown: bool, width: int | None
 ) -> str:
     name = f"{one.module_name}:{one.context}"
     bars = sparkline([point.value for point in one.points], _SPARKLINE, ascii_only=ascii_only)
-    facts = [one.module_class, one.role, *([one.dtype] if one.dtype else []), figure]
+    facts = [one.module_class, one.role, *([one.dtype] if one.dtype else []), history.figure]
     first, last = one.points[0].batch_number, one.points[-1].batch_number
     over = f"{counted(len(one.points), 'batch')} from {first} to {last}"
-    if several:
+    if len({other.rank for other in history.tensors}) > 1:
         facts.insert(0, f"rank {one.rank}")
     shown = [point for at, point in enumerate(one.points) if point.jumped or at >= len(one.points) - count]
     columns = (
         Column("batch", lambda point: str(point.batch_number), "right"),
-        Column(figure, lambda point: "" if point.value is None else f"{point.value:.2e}", "right"),
+        Column(history.figure, lambda point: "" if point.value is None else f"{point.value:.2e}", "right"),
         Column("change", _change, "right"),
         Column("note", lambda point: _note(point, one.dtype)),
     )

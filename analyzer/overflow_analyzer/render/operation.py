@@ -23,16 +23,12 @@ def operation_lines(origin: Origin) -> tuple[str, ...]:
         lines = [f"no operation is named: {origin.reason}"]
     else:
         lines = list(_operation(origin.operation))
-    if origin.place is not None and (origin.operation is None or not _is_result(origin)):
+    if origin.place is not None and (origin.operation is None or origin.operation.place != origin.place):
         where = f"{origin.context} of {origin.module_name or 'the root module'}: {describe_place(origin.place)}"
         lines.append(f"{_padded('detected')}{where}")
     if origin.draws and origin.operation is not None:
         lines.append(f"{_padded('random')}the second run drew other random numbers: other elements may have been hit")
     return tuple(lines)
-
-
-def _is_result(origin: Origin) -> bool:
-    return origin.operation is not None and origin.operation.place == origin.place
 
 
 def _operation(operation: Operation) -> Iterator[str]:
@@ -66,13 +62,10 @@ def _source(line: SourceLine) -> str:
 def _tensor(tensor: TensorFigures) -> str:
     counts = (("nan", tensor.nan_count), ("+inf", tensor.posinf_count), ("-inf", tensor.neginf_count))
     found = ", ".join(f"{count} {name}" for name, count in counts if count)
-    figures = f"{found} of {tensor.numel}" if found else _largest(tensor)
+    largest = "empty" if tensor.abs_max is None else f"abs max {tensor.abs_max:.2e}"
+    figures = f"{found} of {tensor.numel}" if found else largest
     source = f"  {tensor.source}" if tensor.source else ""
     return f"{tensor.dtype} {list(tensor.shape)}  {figures}{source}"
-
-
-def _largest(tensor: TensorFigures) -> str:
-    return "empty" if tensor.abs_max is None else f"abs max {tensor.abs_max:.2e}"
 
 
 def _tried(result: TensorFigures, tried: Tried | None) -> str:

@@ -55,27 +55,19 @@ def render_frame(frame: Frame) -> list[str]:
 
 
 def _lines(frame: Frame) -> list[Line]:
+    # The report of the field has no buffers; one is shown where it is what went wrong.
+    shown = [entry for entry in frame.entries if entry.role != "buffer" or entry.nonfinite]
     named = Line(f"{_INDENT} {escape(frame.module_name)} {escape(frame.module_class)}", frame)
-    return [named, *(Line(_entry_line(entry), frame, entry) for entry in _shown(frame))]
+    return [named, *(Line(f"{_figures(entry):>17} {escape(entry.context)}", frame, entry) for entry in shown)]
 
 
 def _frame_lines(frames: Iterable[Frame]) -> list[Line]:
-    return [line for frame in frames for line in (*map(Line, _batch_marker(frame)), *_lines(frame))]
-
-
-def _batch_marker(frame: Frame) -> tuple[str, ...]:
-    if frame.frame_in_batch != 0:
-        return ()
-    return ("", "", f"{_INDENT} *** Starting batch number={frame.batch_number} ***", _HEADER)
-
-
-def _shown(frame: Frame) -> list[Entry]:
-    """The report of the field has no buffers; one is shown where it is what went wrong."""
-    return [entry for entry in frame.entries if entry.role != "buffer" or entry.nonfinite]
-
-
-def _entry_line(entry: Entry) -> str:
-    return f"{_figures(entry):>17} {escape(entry.context)}"
+    lines: list[Line] = []
+    for frame in frames:
+        if frame.frame_in_batch == 0:
+            lines += map(Line, ("", "", f"{_INDENT} *** Starting batch number={frame.batch_number} ***", _HEADER))
+        lines += _lines(frame)
+    return lines
 
 
 def _figures(entry: Entry) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from overflow_analyzer.render.replay import replay_command, seed_call
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import escape_markdown
+from overflow_analyzer.text.strict_json import fields_of
 from overflow_analyzer.text.tables import Column, render_table
 from overflow_analyzer.text.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from overflow_analyzer.trace.gaps import Kept
     from overflow_analyzer.trace.summary import RankSummary, Summary
@@ -42,19 +43,11 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Return the summary for ``to_json``: the totals, the run, and one object a rank."""
     run = summary.ranks[0].run
     return {
-        "path": summary.path,
-        "format_version": summary.format_version,
-        "closed": summary.closed,
+        **fields_of(summary, "path", "format_version", "closed"),
         "ranks": len(summary.ranks),
-        "world_size": summary.world_size,
-        "missing_ranks": summary.missing_ranks,
-        "batches": summary.batches,
-        "frames": summary.frames,
-        "rows": summary.rows,
-        "bytes": summary.bytes,
+        **fields_of(summary, "world_size", "missing_ranks", "batches", "frames", "rows", "bytes"),
         "dtypes": sorted({dtype for rank in summary.ranks for dtype in rank.dtypes}),
-        "lost": summary.lost,
-        "unknown_columns": summary.unknown_columns,
+        **fields_of(summary, "lost", "unknown_columns"),
         "run": {
             **{name: value for name, value in asdict(run).items() if name not in ("rank", "end", "format_version")},
             "seed_call": seed_call(run),
@@ -66,13 +59,7 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
 
 def _rank_as_json(rank: RankSummary) -> dict[str, Any]:
     values = {name: value for name, value in asdict(rank).items() if name != "run"}
-    return {
-        **values,
-        "hostname": rank.run.hostname,
-        "notes": rank.run.notes,
-        "end": rank.run.end,
-        "why_missing": why_missing(rank),
-    }
+    return {**values, **fields_of(rank.run, "hostname", "notes", "end"), "why_missing": why_missing(rank)}
 
 
 def why_missing(rank: RankSummary) -> tuple[str, ...]:
@@ -83,11 +70,8 @@ def why_missing(rank: RankSummary) -> tuple[str, ...]:
     every, chosen = options.get("every_n_batches"), options.get("trace_batch_nums")
     window = options.get("max_frames_to_save")
     kept = ["every batch" if every == 1 else f"one batch in {every}"] if every else []
-    kept += (
-        [f"batches {', '.join(map(str, chosen[:_SHOWN_GAPS]))}{', ...' * (len(chosen) > _SHOWN_GAPS)}"]
-        if isinstance(chosen, (list, tuple)) and chosen
-        else []
-    )
+    if isinstance(chosen, (list, tuple)) and chosen:
+        kept.append(f"batches {_first(chosen)}")
     kept += [f"the window of the last {window} frames"] if window else []
     reasons = [f"the recorder was asked to keep {', '.join(kept)}"] if kept else []
     if rank.parts_removed:
@@ -98,13 +82,7 @@ def why_missing(rank: RankSummary) -> tuple[str, ...]:
 
 
 def render_summary(summary: Summary, *, markdown: bool = False, width: int | None = None) -> str:
-    """Return the summary for reading, ended by a newline.
-
-    Args:
-        summary: Of ``summarize``.
-        markdown: For pasting into an issue.
-        width: Columns of the terminal, for the table; None where lines may be of any length.
-    """
+    """Return the summary for reading; ``width``, of the terminal in columns, is for the table alone."""
     model = summary.ranks[0].run.model_class or "a model"
     title = f"{summary.path}: trace of {model}, format version {summary.format_version}"
     table = render_table(RANK_COLUMNS, summary.ranks, markdown=markdown, width=width)
@@ -129,7 +107,9 @@ def _marked_up(label: str, text: str) -> str:
 def _run_facts(summary: Summary) -> Iterator[tuple[str, str]]:
     run = summary.ranks[0].run
     if run.run_id:
-        yield "run", f"{run.run_id}, started {_time(run.started_ns)}{_hosts(summary)}"
+        hosts = list(dict.fromkeys(rank.run.hostname for rank in summary.ranks if rank.run.hostname))
+        more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
+        yield "run", f"{run.run_id}, started {_time(run.started_ns)}{f' on {hosts[0]}{more}' if hosts else ''}"
     named = {"torch": run.torch_version, "Python": run.python_version, "overflow-trace": run.recorder_version}
     if versions := [f"{name} {version}" for name, version in named.items() if version]:
         yield "versions", ", ".join(versions)
@@ -148,14 +128,13 @@ def _run_facts(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _content_facts(summary: Summary) -> Iterator[tuple[str, str]]:
-    yield "size", _size_of(summary)
+    sealed = summary.rows - sum(rank.ring_rows for rank in summary.ranks)
+    per_row = f", {summary.bytes / sealed:.1f} bytes a row" if sealed else ""
+    frames, rows = counted(summary.frames, "frame"), counted(summary.rows, "row")
+    yield "size", f"{frames}, {rows}, {_bytes(summary.bytes)}{per_row}"
     if summary.missing_ranks:
-        missing = ", ".join(map(str, summary.missing_ranks[:_SHOWN_GAPS]))
-        more = ", ..." if len(summary.missing_ranks) > _SHOWN_GAPS else ""
-        yield (
-            "missing",
-            f"{len(summary.missing_ranks)} of {summary.world_size} ranks left nothing readable: {missing}{more}",
-        )
+        missing, ranks = _first(summary.missing_ranks), f"{len(summary.missing_ranks)} of {summary.world_size} ranks"
+        yield "missing", f"{ranks} left nothing readable: {missing}"
     for label, describe in _BY_RANK.items():
         for ranks, text in _alike(summary, describe):
             yield label, f"{ranks}{text}"
@@ -193,11 +172,12 @@ def _kept_text(kept: Kept) -> str:
     text = f"{kept.count} kept, {kept.first} to {kept.last}"
     if not kept.missing:
         return f"{text}, no gap"
-    shown = ", ".join(
-        str(gap.first) if gap.first == gap.last else f"{gap.first}-{gap.last}" for gap in kept.gaps[:_SHOWN_GAPS]
-    )
-    more = ", ..." if kept.gap_count > _SHOWN_GAPS else ""
-    return f"{text}; {kept.missing} missing in {counted(kept.gap_count, 'gap')}: {shown}{more}"
+    gaps = [str(gap.first) if gap.first == gap.last else f"{gap.first}-{gap.last}" for gap in kept.gaps]
+    return f"{text}; {kept.missing} missing in {counted(kept.gap_count, 'gap')}: {_first(gaps)}"
+
+
+def _first(items: Sequence[object]) -> str:
+    return ", ".join([*map(str, items[:_SHOWN_GAPS]), *(["..."] if len(items) > _SHOWN_GAPS else [])])
 
 
 _BY_RANK: Final[dict[str, Callable[[RankSummary], str]]] = {
@@ -207,19 +187,6 @@ _BY_RANK: Final[dict[str, Callable[[RankSummary], str]]] = {
     "dtypes": lambda rank: ", ".join(rank.dtypes),
     "not seen": lambda rank: "; ".join(rank.run.notes),
 }
-
-
-def _size_of(summary: Summary) -> str:
-    sealed = summary.rows - sum(rank.ring_rows for rank in summary.ranks)
-    per_row = f", {summary.bytes / sealed:.1f} bytes a row" if sealed else ""
-    frames, rows = counted(summary.frames, "frame"), counted(summary.rows, "row")
-    return f"{frames}, {rows}, {_bytes(summary.bytes)}{per_row}"
-
-
-def _hosts(summary: Summary) -> str:
-    hosts = list(dict.fromkeys(rank.run.hostname for rank in summary.ranks if rank.run.hostname))
-    more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
-    return f" on {hosts[0]}{more}" if hosts else ""
 
 
 def _time(time_ns: int) -> str:

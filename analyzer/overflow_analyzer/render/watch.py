@@ -15,7 +15,7 @@ from overflow_analyzer.text.terminal import shorten, shows_colour, terminal_widt
 from overflow_analyzer.text.wording import counted, nonfinite_counts
 
 if TYPE_CHECKING:
-    from overflow_analyzer.headroom.watching import Alarm, Headroom, Snapshot
+    from overflow_analyzer.headroom.watching import Alarm, Snapshot
 
 
 _SHOWN_ALARMS: Final = 5
@@ -31,15 +31,9 @@ _COLUMNS: Final = (
 
 
 class LineDisplay:
-    """A line for each snapshot and for each alarm.
+    """A line for each snapshot and for each alarm."""
 
-    Args:
-        path: The trace's, as it was given.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._alarms = 0
+    _alarms = 0
 
     def show(self, snapshot: Snapshot) -> str:
         """Return what is to be printed for a snapshot: nothing if nothing is new and the run goes on."""
@@ -49,16 +43,15 @@ class LineDisplay:
             return ""
         line = _head(snapshot, self._alarms)
         if snapshot.worst:
-            line += f"  least headroom {_headroom(snapshot.worst[0])}"
+            one = snapshot.worst[0]
+            where = f"{escape(one.module_name) or '(root)'} {escape(one.nearest.context)}"
+            limit = one.nearest.limits.describe(one.nearest.abs_max)
+            line += f"  least headroom {one.bits:.2f} bits: {where} ({limit})"
         return "".join(f"{one}\n" for one in (*alarms, line))
 
 
 class ScreenDisplay:
-    """A display that replaces itself.
-
-    Args:
-        path: The trace's, as it was given.
-    """
+    """A display that replaces itself, headed by the trace's path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -103,8 +96,3 @@ def _alarm_line(alarm: Alarm) -> str:
     what = nonfinite_counts(alarm.nan_count, alarm.inf_count)
     where = f"{escape(alarm.module_name) or '(root)'} {escape(alarm.context)}"
     return f"ALARM rank {alarm.rank} batch {alarm.batch_number} frame {alarm.frame_number}: {what} in {where}"
-
-
-def _headroom(one: Headroom) -> str:
-    where = f"{escape(one.module_name) or '(root)'} {escape(one.nearest.context)}"
-    return f"{one.bits:.2f} bits: {where} ({one.nearest.limits.describe(one.nearest.abs_max)})"

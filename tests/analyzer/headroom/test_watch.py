@@ -130,14 +130,14 @@ LOOK = Snapshot(("still running",), 3, 17, changed=True, worst=(), alarms=())
 
 
 def test_a_line_a_look_where_something_is_new() -> None:
-    display = LineDisplay("run.parquet")
+    display = LineDisplay()
     assert display.show(LOOK) == "still running  batch 3  frame 17  0 alarms\n"
     assert display.show(replace(LOOK, changed=False)) == ""
     assert display.show(replace(LOOK, changed=False, ended=("closed",))) == "closed  batch 3  frame 17  0 alarms\n"
 
 
 def test_alarms_are_lines_of_their_own_and_counted() -> None:
-    display = LineDisplay("run.parquet")
+    display = LineDisplay()
     look = replace(LOOK, alarms=(Alarm(1, 3, 16, "", HOSTILE, 2, 1), Alarm(0, 3, 17, "b", "weight", 0, 5)))
     assert display.show(look).splitlines() == [
         "ALARM rank 1 batch 3 frame 16: 2 nan, 1 inf in (root) \\x1b[31m`|<script>模块\\u202e",
