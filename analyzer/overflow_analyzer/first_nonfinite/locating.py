@@ -118,7 +118,6 @@ def _keys(found: list[Located]) -> set[tuple[str, str, str]]:
 
 
 def _events_from(rank: RankTrace, row: NonfiniteRow, window: int, known: set[tuple[str, str, str]]) -> list[Located]:
-    """Return the batch's events from a row on."""
     before, rest = _around(rank, row, window)
     found = []
     for event in events_of(rest, known):

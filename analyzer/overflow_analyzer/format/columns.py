@@ -29,6 +29,8 @@ NAME_SLOT: Final = "<u4"
 """A position in the ring's names; 0, the empty name, is null."""
 
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
+_FULL_OR_NULL: Final = '`statistics="full"` only, else null'
+_FULL_OF_FINITE: Final = 'finite elements, `statistics="full"` only'
 _COUNT, _SMALL_COUNT, _FIGURE, _SHAPE = pa.int64(), pa.int32(), pa.float64(), pa.list_(pa.int64())
 
 
@@ -108,22 +110,10 @@ COLUMNS: Final = (
     ),
     Column("posinf_count", _COUNT, "figure", "as nan_count", nullable=True, repeated=True, compared=7),
     Column("neginf_count", _COUNT, "figure", "as nan_count", nullable=True, repeated=True, compared=8),
-    Column(
-        "zero_count", _COUNT, "figure", '`statistics="full"` only, else null',
-        nullable=True, repeated=True, compared=9, plotted=True,
-    ),
-    Column(
-        "subnormal_count", _COUNT, "figure", '`statistics="full"` only, else null',
-        nullable=True, repeated=True, plotted=True,
-    ),
-    Column(
-        "abs_mean", _FIGURE, "figure", 'finite elements, `statistics="full"` only',
-        nullable=True, compared=4, plotted=True,
-    ),
-    Column(
-        "rms", _FIGURE, "figure", 'finite elements, `statistics="full"` only',
-        nullable=True, compared=5, plotted=True,
-    ),
+    Column("zero_count", _COUNT, "figure", _FULL_OR_NULL, nullable=True, repeated=True, compared=9, plotted=True),
+    Column("subnormal_count", _COUNT, "figure", _FULL_OR_NULL, nullable=True, repeated=True, plotted=True),
+    Column("abs_mean", _FIGURE, "figure", _FULL_OF_FINITE, nullable=True, compared=4, plotted=True),
+    Column("rms", _FIGURE, "figure", _FULL_OF_FINITE, nullable=True, compared=5, plotted=True),
     Column(
         "note", _NAME, "tensor",
         "what else is known of the entry, parts separated by `; `; `ignored` marks an intended infinity",

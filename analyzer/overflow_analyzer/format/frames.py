@@ -23,6 +23,11 @@ IGNORED_NOTE = "ignored"
 """The note of a row that matched one of the recorder's ``ignore`` patterns: an intended infinity."""
 
 
+def is_ignored(note: str | None) -> bool:
+    """Whether a row's note says that infinities are intended there."""
+    return note is not None and IGNORED_NOTE in note.split("; ")
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor, None or other value in a frame. Figures that could not be had are None."""
@@ -73,7 +78,7 @@ class Entry:
     @property
     def ignored(self) -> bool:
         """Whether the recorder was told that infinities are intended here."""
-        return self.note is not None and IGNORED_NOTE in self.note.split("; ")
+        return is_ignored(self.note)
 
     @property
     def nonfinite(self) -> bool:

@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from overflow_analyzer.errors import DamagedTraceError, NotATraceError
-from overflow_analyzer.format.columns import COLUMNS, COUNT_COLUMNS, FORMAT_VERSION, RANK_FIELD, SCHEMA, Column
+from overflow_analyzer.format.columns import (
+    COLUMNS,
+    COUNT_COLUMNS,
+    FORMAT_VERSION,
+    RANK_FIELD,
+    SCHEMA,
+    SINGLE_FILE_SCHEMA,
+    Column,
+)
 from overflow_analyzer.format.files import open_arrow
 from overflow_analyzer.format.footer_bounds import Bounds, Leaf, read_bounds
 from overflow_analyzer.format.run_info import RunInfo, check_format_version
@@ -160,7 +168,7 @@ def read_row_group(group: RowGroup, columns: Sequence[str] | None = None) -> pa.
     names = SCHEMA.names if columns is None else list(columns)
     with _opened(group) as file:
         if file is None:
-            return pa.Table.from_batches([], _contract(names))
+            return pa.Table.from_batches([], pa.schema([SINGLE_FILE_SCHEMA.field(name) for name in names]))
         # Of so few rows a column is read sooner than another thread is woken.
         table = file.read_row_group(group.index, columns=_to_read(names, group), use_threads=False)
         return _in_contract(table, names)
@@ -241,7 +249,7 @@ def _in_contract(table: pa.Table, names: list[str]) -> pa.Table:
         ValueError: What Arrow reads without looking and stumbles over later: a null where there is none, names that are
             no UTF-8 or positions without a name.
     """
-    wanted, there = _contract(names), set(table.column_names)
+    wanted, there = pa.schema([SINGLE_FILE_SCHEMA.field(name) for name in names]), set(table.column_names)
     columns = [table[one.name] if one.name in there else pa.nulls(table.num_rows, one.type) for one in wanted]
     found = pa.table(columns, schema=wanted)
     for field, column in zip(wanted, found.columns, strict=True):

@@ -225,8 +225,6 @@ def _unreadable_slots(slots: Rows, valid: npt.NDArray[np.bool_], header: Any, be
 
 
 def _whole_frames(rows: Rows) -> Rows:
-    if not len(rows):
-        return rows
     _, inverse, counts = np.unique(rows["frame_number"], return_inverse=True, return_counts=True)
     whole: Rows = rows[counts[inverse] == rows["rows_in_frame"]]
     return whole

@@ -98,7 +98,6 @@ _KEYS: Final = (
 
 
 def _placed(frames: Frame | Sequence[Frame] | None) -> Any:
-    """Return frames as where they are."""
     if frames is None:
         return None
     if isinstance(frames, Sequence):

@@ -90,12 +90,10 @@ def _note(point: Point, dtype: str | None) -> str:
 def history_as_csv(history: History) -> Iterator[str]:
     """Yield a header and a line a batch; a null is an empty field."""
     line = io.StringIO()
-    writer = csv.writer(line, lineterminator="\n")
-    writer.writerow(_CSV)
+    writer = csv.DictWriter(line, _CSV, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
     for one in history.tensors:
-        for point in one.points:
-            both = {**vars(one), **vars(point)}
-            writer.writerow(["" if both[name] is None else both[name] for name in _CSV])
+        writer.writerows(vars(one) | vars(point) for point in one.points)
         yield line.getvalue()
         line.seek(0)
         line.truncate()

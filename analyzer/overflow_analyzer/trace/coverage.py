@@ -101,13 +101,13 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
 
 
 def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
-    numbers, every, frames = (
-        options.get(name) for name in ("trace_batch_nums", "every_n_batches", "max_frames_to_save")
-    )
+    names = ("trace_batch_nums", "every_n_batches", "max_frames_to_save")
+    numbers, every, frames = map(options.get, names)
     # What an option holds is a file's word: anything may stand there.
     numbers = [one for one in numbers if type(one) is int] if isinstance(numbers, list) else []
     sampled = f"one batch in {every}" if type(every) is int and every > 1 else ""
-    last_batch, seen = (None, None) if (end := rank.run.end) is None else (end.batch_number, end.frames_seen)
+    end = rank.run.end
+    last_batch, seen = (None, None) if end is None else (end.batch_number, end.frames_seen)
     if every == 1:
         return
     if numbers:

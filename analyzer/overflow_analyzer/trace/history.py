@@ -95,8 +95,6 @@ _ByBatch = dict[int, tuple["float | None", int, int]]
 
 
 class _Question:
-    """Which rows are asked for."""
-
     def __init__(self, patterns: Sequence[str], figure: str, role: str | None, since: int) -> None:
         self._patterns, self._figure, self._role, self._since = patterns, figure, role, since
         self._matches = re.compile("|".join(map(regular_expression, patterns)), re.DOTALL)

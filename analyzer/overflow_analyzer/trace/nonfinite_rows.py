@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from overflow_analyzer.format.arrays import Integers, coded, numbers
 from overflow_analyzer.format.columns import COUNT_COLUMNS
-from overflow_analyzer.format.frames import IGNORED_NOTE
+from overflow_analyzer.format.frames import is_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 1024
 _COLUMNS: Final = (
-    "batch_number", "frame_number", "optimizer_step", "time_ns", "module_name", "role", "context", "note",
+    "batch_number", "frame_number", "optimizer_step", "time_ns", "module_name", "role", "context",
 )  # fmt: skip
 
 
@@ -60,48 +59,33 @@ def nonfinite_rows(rank: RankTrace, *, batch: int | None = None, progress: Progr
     Raises:
         DamagedTraceError: A row group that may hold one cannot be read.
     """
-    for table in _suspects(rank, [*COUNT_COLUMNS, *_COLUMNS], batch, progress):
-        yield from _rows_at(table, _nonfinite_positions(table))
+    for table, at, _ in _nonfinite_in(rank, _COLUMNS, batch, progress):
+        columns = [numbers(table, name) for name in _COLUMNS[:4]]
+        names = [coded(table, name) for name in _COLUMNS[4:]]
+        # Mostly the first few are all that is asked for, and in a run that went on after a nan every row is one.
+        for start in range(0, len(at), _AT_ONCE):
+            some = at[start : start + _AT_ONCE]
+            moments = zip(*(column[some].tolist() for column in columns), strict=True)
+            keys = zip(*([values[code] for code in codes[some].tolist()] for codes, values in names), strict=True)
+            for (batch_number, frame, step, time_ns), key in zip(moments, keys, strict=True):
+                yield NonfiniteRow(batch_number, frame, step, time_ns, RowKey(*key))
 
 
 def ignored_rows(rank: RankTrace) -> int:
     """Count the rows whose inf or nan was noted as intended; reads what the statistics do not prove finite."""
-    tables = _suspects(rank, [*COUNT_COLUMNS, "note"])
-    return sum(int(np.count_nonzero(_intended(table)[_nonfinite_positions(table)])) for table in tables)
+    return sum(len(intended) for _, _, intended in _nonfinite_in(rank, ()))
 
 
-def _suspects(
+def _nonfinite_in(
     rank: RankTrace, columns: Sequence[str], batch: int | None = None, progress: Progress = iter
-) -> Iterator[pa.Table]:
-    """Yield the rows that nothing proves finite."""
+) -> Iterator[tuple[pa.Table, Integers, Integers]]:
+    """Yield tables with the positions of their non-finite rows that are not intended, and of those that are."""
     groups = [group for group in rank.row_groups if not group.finite and group.may_hold(batch)]
-    return rank.tables(columns, batch=batch, groups=progress(groups))
-
-
-def _nonfinite_positions(table: pa.Table) -> Integers:
-    nonfinite = np.zeros(table.num_rows, dtype=bool)
-    for name in COUNT_COLUMNS:
-        nonfinite |= numbers(table, name) > 0  # a null is nan here, which is not above 0
-    return np.flatnonzero(nonfinite)
-
-
-def _rows_at(table: pa.Table, at: Integers) -> Iterator[NonfiniteRow]:
-    if not len(at):
-        return
-    at = at[~_intended(table)[at]]
-    columns = [numbers(table, name) for name in _COLUMNS[:4]]
-    names = [coded(table, name) for name in _COLUMNS[4:7]]
-    # Mostly the first few are all that is asked for, and in a run that went on after a nan every row is one.
-    for start in range(0, len(at), _AT_ONCE):
-        some = at[start : start + _AT_ONCE]
-        moments = zip(*(column[some].tolist() for column in columns), strict=True)
-        keys = zip(*([values[code] for code in codes[some].tolist()] for codes, values in names), strict=True)
-        for (batch, frame, step, time_ns), key in zip(moments, keys, strict=True):
-            yield NonfiniteRow(batch, frame, step, time_ns, RowKey(*key))
-
-
-def _intended(table: pa.Table) -> npt.NDArray[np.bool_]:
-    codes, notes = coded(table, "note")
-    intended = [note is not None and IGNORED_NOTE in note.split("; ") for note in notes]
-    # The last position stands for null, whose code is -1.
-    return np.array([*intended, False])[codes]
+    for table in rank.tables([*COUNT_COLUMNS, *columns, "note"], batch=batch, groups=progress(groups)):
+        # A null is nan here, which is not above 0.
+        at = np.flatnonzero(np.logical_or.reduce([numbers(table, name) > 0 for name in COUNT_COLUMNS]))
+        if len(at):
+            codes, notes = coded(table, "note")
+            # The last position stands for null, whose code is -1.
+            intended = np.array([*map(is_ignored, notes), False])[codes[at]]
+            yield table, at[~intended], at[intended]

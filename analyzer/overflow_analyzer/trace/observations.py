@@ -68,15 +68,9 @@ def observations_in_batch(rank: RankTrace, key: RowKey, batch: int) -> tuple[Obs
 
 def _observations_at(table: pa.Table, at: Integers) -> list[Observation]:
     rows = [row for position in at.tolist() for row in table.slice(position, 1).to_pylist()]
+    figures = (*_MOMENT, "finite_abs_max")
     return [
-        Observation(
-            row["batch_number"],
-            row["frame_number"],
-            row["optimizer_step"],
-            row["finite_abs_max"],
-            nonfinite=any(row[name] for name in COUNT_COLUMNS),
-        )
-        for row in rows
+        Observation(**{name: row[name] for name in figures}, nonfinite=any(map(row.get, COUNT_COLUMNS))) for row in rows
     ]
 
 

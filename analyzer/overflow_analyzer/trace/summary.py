@@ -140,7 +140,7 @@ def _summarize_rank(rank: RankTrace, contiguous: frozenset[Path], progress: Prog
         batches=kept["batch_number"],
         dtypes=tuple(sorted(dtypes)),
         parts=len({group.path for group in rank.row_groups}),
-        bytes=sum(footer.bytes for footer in rank.footers),
+        bytes=rank.bytes,
         ring_rows=rank.ring.num_rows,
         dropped_frames=rank.dropped_frames,
         parts_removed=end.parts_removed if end else 0,
