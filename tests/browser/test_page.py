@@ -401,6 +401,32 @@ def test_hostile_names_are_names(browser: Browser, tmp_path: Path) -> None:
     assert f"                  {first} {first}\n" in report
 
 
+def test_pointing_at_a_curve_shows_its_figures_and_a_hostile_name_as_text(browser: Browser, tmp_path: Path) -> None:
+    # GIVEN a context that is markup, with the figure 8 in the one batch there is
+    name = "<img src=x><b id=injected>bold</b>"
+    output = tensor("output", name, finite_abs_max=8.0)
+    browser.open(page_of(tmp_path, write_trace(tmp_path / "run", [frame(0, 0, "lin", output)])))
+    # WHEN the mouse points at it: from left to right, as the picture has it, past its axis of 64 pixels
+    place = browser.run(
+        "const holder = document.getElementById('curves'); holder.scrollIntoView({block: 'center'});"
+        "const { x, y, width } = holder.getBoundingClientRect();"
+        "const { start, end } = overflow.views.curves.plot.y_range;"
+        "return [x + 64 + (width - 64) / 2, y + 300 * Math.log2(end / 8) / Math.log2(end / start)]"
+    )
+    for aside in (30, 0):
+        mouse(browser, "mouseMoved", (place[0] + aside, place[1]))
+    walk = """
+    const inside = (one) => [one, ...(one.shadowRoot ? all(one.shadowRoot) : [])];
+    const all = (node) => [...node.querySelectorAll('*')].flatMap(inside);
+    const texts = all(document).map((one) => one.shadowRoot?.textContent || '');
+    """
+    shown = browser.wait(f"{walk} return texts.find((text) => text.includes('8.00e+00'))")
+    # THEN its figure is there, and the name is text
+    assert name in shown
+    markup = f"{walk} return all(document).filter((one) => one.tagName === 'IMG' || one.id === 'injected').length"
+    assert browser.run(markup) == 0
+
+
 def test_hostile_names_are_names_in_a_comparison(browser: Browser, tmp_path: Path) -> None:
     one, other = write_hostile_names(tmp_path / "a"), write_hostile_names(tmp_path / "b", 8.0)
     browser.open(page_of(tmp_path, one, other))
