@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+import tabulate
 
 from tests.analyzer import samples
 from tests.analyzer.commands import analyze
@@ -34,6 +35,12 @@ def without_sizes(text: str) -> str:
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _with_characters_of_one_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where wcwidth is not installed, by which tabulate knows how wide 模 is."""
+    monkeypatch.setattr(tabulate, "WIDE_CHARS_MODE", False)
 
 
 def name_of(trace: str, command: str, kind: str) -> str:

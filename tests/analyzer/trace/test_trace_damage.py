@@ -144,7 +144,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_read(trace: Path) -> None:
     trace.chmod(0)
     try:
-        with pytest.raises(TraceNotFoundError, match="Permission denied"):
+        with pytest.raises(TraceNotFoundError, match="permission denied"):
             open_trace(trace)
     finally:
         trace.chmod(0o700)

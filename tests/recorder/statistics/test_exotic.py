@@ -165,6 +165,7 @@ def _process_group(tmp_path: Path) -> Iterator[None]:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.filterwarnings("ignore:DTensor random operators:UserWarning")  # torch 2.6, though nothing is random
 @pytest.mark.usefixtures("_process_group")
 def test_a_distributed_tensor_is_measured_by_its_local_shard() -> None:
     mesh = init_device_mesh("cpu", (1,))

@@ -6,6 +6,7 @@ between are skipped here and run there.
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import subprocess
@@ -54,7 +55,10 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_there(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
 
+    if "constexprs" not in inspect.signature(ASTSource).parameters:
+        pytest.skip("Triton 3.2 takes a kernel's constants in another form")
     compiled = _compiled(dtype, statistics, size, GPUTarget("cuda", 80, 32))
     # THEN there is machine code, and aligned elements are loaded 16 bytes at a time
     assert compiled.asm["cubin"]
