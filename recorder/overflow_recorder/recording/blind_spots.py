@@ -67,9 +67,12 @@ class BlindSpots:
 
     def warn_of_compiling(self) -> None:
         """Warn, once, that ``torch.compile`` runs the whole model without hooks."""
-        if not self._compiled_around:
-            self._compiled_around = self.warned = True
+        if not self._compiled_around and not self._any_ran():
+            self.warn_once()
+        elif not self._compiled_around:
+            self.warned = True
             warn(f"not everything is recorded: {_COMPILED_AROUND}; {_REMEDY}")
+        self._compiled_around = True
 
     def count_step(self, *, trained: bool) -> None:
         """Count an optimizer step, and warn, once, of training that was not seen.
