@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from typing import TYPE_CHECKING
 
-from overflow_analyzer.render.operation import operation_lines
+from overflow_analyzer.render.operation import change_lines, operation_lines
 from overflow_analyzer.render.report import render_batch, render_report
 from overflow_analyzer.text.escape import escape
 from overflow_recorder.callbacks import RecorderCallback
@@ -43,19 +44,30 @@ class PrintReport(RecorderCallback):
 
 
 class NameOperation(RecorderCallback):
-    """Run the module that made an inf/nan once more, print which operation it was, and write it into the trace."""
+    """Run the module that made an inf/nan once more; print, and write into the trace, what it shows and what changed.
+
+    Args:
+        replay: Whether to run anything and print anything. What changed is written in any case.
+    """
+
+    def __init__(self, replay: bool) -> None:
+        self._replay = replay
 
     def on_nonfinite(self, recorder: TraceRecorder, event: NonFiniteEvent) -> None:
         """Name the operation, or say why none is named. What fails here is a warning: the report is out already."""
         try:
-            origin = find_operation(recorder.model, event.frame)
+            origin = find_operation(recorder.model, event.frame, replay=self._replay)
+            origin = dataclasses.replace(origin, changes=event.changes)
             recorder.write_origin(origin)
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
             warn(f"the operation that made the inf/nan could not be named ({describe_error(error)})")
             return
-        _print("\n".join(("Made by", *(f"  {escape(line)}" for line in operation_lines(origin)))) + "\n\n")
+        if self._replay:
+            sections = {"Made by": operation_lines(origin), "What changed": change_lines(origin)}
+            lines = [text for title, found in sections.items() if found for text in (title, *(f"  {x}" for x in found))]
+            _print("\n".join(escape(line) for line in lines) + "\n\n")
 
 
 class PrintFrames(RecorderCallback):

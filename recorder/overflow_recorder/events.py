@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from overflow_analyzer.format.frames import Entry, Frame
+    from overflow_analyzer.format.origin import Change
     from overflow_analyzer.format.run_info import HowEnded
 
 
@@ -39,6 +40,8 @@ class NonFiniteEvent:
     """0-based."""
     entries: tuple[Entry, ...]
     """The frame's entries with an inf or nan."""
+    changes: tuple[Change, ...]
+    """What has changed most in this batch against those before it, in order of execution."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from overflow_recorder.builtin_callbacks import (
 )
 from overflow_recorder.callbacks import CallbackHandler
 from overflow_recorder.errors import TraceExistsError
-from overflow_recorder.events import CloseEvent
+from overflow_recorder.events import CloseEvent, NonFiniteEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
 from overflow_recorder.recorder_arguments import OnNonfinite, RecorderArguments
 from overflow_recorder.recording.run_description import describe_run
@@ -51,9 +51,10 @@ class TraceRecorder:
 
     Use it as a context manager around the training loop, or call ``start`` and ``close``. Without ``trace_batch_nums``
     it detects. It then measures every frame and keeps the last ``max_frames_to_save``. The first inf/nan in a weight,
-    buffer, input or output prints the standard report, completes the trace and raises. An input in which -inf is all
-    that is not finite, as in a mask, does so only if what the module gives out is not finite or is 0 throughout. With
-    ``trace_batch_nums`` it traces: it writes those batches whole, nothing raises, and other batches cost nothing.
+    buffer, input, output, loss or recorded value prints the standard report, completes the trace and raises. An input
+    in which -inf is all that is not finite, as in a mask, does so only if what the module gives out is not finite or is
+    0 throughout. With ``trace_batch_nums`` it traces: it writes those batches whole, nothing raises, and other batches
+    cost nothing.
 
     It changes nothing in the training. If it fails itself, it warns once and switches itself off.
 
@@ -204,6 +205,8 @@ class TraceRecorder:
         stop = self.callbacks.call_event(name, self, event)
         if stop is None or not may_stop:
             return
+        if isinstance(event, NonFiniteEvent) and self._session is not None:
+            self._session.complete_failed_batch(event.batch_number, stop.error)
         frame = getattr(event, "frame", None)
         self.close(
             how=stop.how,
@@ -330,7 +333,7 @@ class TraceRecorder:
     def record(self, name: str, /, **values: Any) -> None:
         """Record values that no module returns, such as a loss or a batch, as one frame of phase "manual".
 
-        A non-finite value does not raise; the analyzer finds it. The frame belongs to the batch whose root forward was
+        A non-finite value is detected like one of a module. The frame belongs to the batch whose root forward was
         called last, or to the one that the loop has set.
 
         Args:
@@ -339,7 +342,7 @@ class TraceRecorder:
         """
         if self._session is not None:
             leaves = (leaf for context, value in values.items() for leaf in walk(value, context))
-            named = ((context, as_tensor(leaf)) for context, leaf in leaves)
+            named = [(context, as_tensor(leaf)) for context, leaf in leaves]
             self._session.values(name, "record", _VALUE, _MANUAL, named)
 
     def note(self, sentence: str) -> None:
@@ -418,8 +421,7 @@ attached_recorders = AttachedRecorders()
 def _builtin_callbacks(options: RecorderArguments) -> Iterator[object]:
     if options.trace_batch_nums is None and options.on_nonfinite == "raise":
         yield PrintReport()
-        if options.replay:
-            yield NameOperation()
+        yield NameOperation(options.replay)
         yield StopAtNonFinite()
     if options.trace_batch_nums is None and options.on_nonfinite == "warn":
         yield WarnNonFinite()

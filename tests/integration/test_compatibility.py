@@ -216,6 +216,27 @@ class Output:
     states: list[torch.Tensor]
 
 
+def test_the_loss() -> None:
+    # GIVEN a model whose loss is nan although all that it gives out is finite
+    def train(watcher: Callable[..., Any]) -> str:
+        layer = nn.Linear(2, 2)
+        model = nn.Sequential(layer)
+        watcher(model)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(ValueError):
+            for _ in range(2):
+                (model(X).sum() * float("nan")).backward()
+                with torch.no_grad():
+                    layer.weight.fill_(float(layer.bias.grad.sum()))  # type: ignore[union-attr]
+        return printed.getvalue()
+
+    # THEN theirs stops in the next batch, at the weight that it spoilt, and ours before the backward
+    assert "Detected inf/nan during batch_number=1\n" in train(Upstream)
+    text = train(functools.partial(Ours, replay=False))
+    assert "Detected inf/nan during batch_number=0\n" in text
+    assert text.rstrip().endswith("nan      nan loss")
+
+
 def test_nested_values() -> None:
     nested = (((X,),),)
     for output, theirs, contexts in (

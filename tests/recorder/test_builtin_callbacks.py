@@ -52,7 +52,7 @@ def test_a_report_stands_behind_the_bad_contexts_and_between_blank_lines(
     bad_output = tensor("output", "output", float("nan"), float("nan"), nan_count=1, neginf_count=1)
     last = frame(1, 3, "b", bad_input, bad_output)
     # WHEN it is reported
-    PrintReport().on_nonfinite(idle, NonFiniteEvent(last, (first, last), 3, last.nonfinite_entries))
+    PrintReport().on_nonfinite(idle, NonFiniteEvent(last, (first, last), 3, last.nonfinite_entries, ()))
     # THEN each bad context has its line, nans before infs, and the report follows
     assert capsys.readouterr().out == (
         "input[0] has infs\n"

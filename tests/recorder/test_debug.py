@@ -118,9 +118,9 @@ def test_with_a_path_the_window_is_a_trace(model: nn.Sequential, tmp_path: Path)
         model(X)
         with pytest.raises(NonFiniteError):
             model(INF)
-    # THEN the trace has the last two frames: the root's of batch 1 and the first of batch 2
+    # THEN the trace has the last two frames, the root's of batch 1 and the first of batch 2, and the call around it
     (rank,) = open_trace(tmp_path / "run.parquet").ranks
-    assert [(one.batch_number, one.module_name) for one in rank.frames()] == [(1, ""), (2, "0")]
+    assert [(one.batch_number, one.module_name) for one in rank.frames()] == [(1, ""), (2, "0"), (2, "")]
 
 
 def test_a_path_that_is_taken_is_refused_and_nothing_is_attached(model: nn.Sequential, tmp_path: Path) -> None:

@@ -73,12 +73,13 @@ def test_record_makes_a_frame_of_any_values(tmp_path: Path) -> None:
     assert entry(frame, "scores").neginf_count == 1
 
 
-def test_a_non_finite_value_is_recorded_and_does_not_raise(tmp_path: Path) -> None:
+def test_a_non_finite_value_is_detected(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    with recording(model, tmp_path / "run", on_nonfinite="raise") as (recorder, frames):
+    with TraceRecorder(model, tmp_path / "run") as recorder:
         model(X)
-        recorder.record("loss", loss=NAN)
-    assert entry(frames[-1], "loss").nan_count == 1
+        with pytest.raises(NonFiniteError, match=r'loss of record\("validation"\), batch 0: 1 nan of 1 element'):
+            recorder.record("validation", loss=NAN)
+    assert entry(frames_of(tmp_path / "run")[-1], "loss").nan_count == 1
 
 
 def test_values_belong_to_the_batch_whose_forward_was_called_last(tmp_path: Path) -> None:
@@ -275,8 +276,13 @@ def test_a_detection_raises_before_the_loop_goes_on(tmp_path: Path, capsys: pyte
     with pytest.raises(NonFiniteError, match=r"output of 1 \(Forward\), batch 0: .* of 2 elements"):
         record(model, tmp_path / "run", lambda: model(X), on_nonfinite="raise")
 
-    # THEN nothing behind the module has run
-    assert [frame.module_name for frame in frames_of(tmp_path / "run")] == ["0", "1"]
+    # THEN nothing behind the module has run, and the call around it has a frame of what it was given
+    frames = frames_of(tmp_path / "run")
+    assert [frame.module_name for frame in frames] == ["0", "1", ""]
+    assert [(one.context, one.note) for one in frames[-1].entries] == [
+        ("input[0]", None),
+        ("output", "forward raised NonFiniteError"),
+    ]
     assert (end_of(tmp_path / "run").how, end_of(tmp_path / "run").frame_number) == ("detected", 1)
     assert "Detected inf/nan during batch_number=0" in capsys.readouterr().out
     assert hooks_on(model) == []

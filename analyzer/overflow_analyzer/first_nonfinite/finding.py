@@ -52,6 +52,8 @@ class Finding:
 
     rank: int
     world_size: int
+    batches: int | None
+    """How many batches the rank began; None where the run did not say how it ended."""
     frame: Frame
     """The first frame with a non-finite entry."""
     entry: Entry
@@ -146,6 +148,7 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
     return Finding(
         rank=found.rank.rank,
         world_size=trace.world_size,
+        batches=_batches(found.rank),
         frame=event.first,
         entry=case.entry,
         origin=event.origin,
@@ -166,6 +169,11 @@ def _finding(trace: Trace, found: Located, window: int, others: tuple[RankFindin
         coverage=coverage_of(trace),
         other_ranks=others,
     )
+
+
+def _batches(rank: RankTrace) -> int | None:
+    last = None if rank.run.end is None else rank.run.end.batch_number
+    return None if last is None else last + 1
 
 
 def _replay(found: Located) -> Origin | None:

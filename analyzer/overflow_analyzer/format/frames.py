@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from overflow_analyzer.format.columns import Kind, Phase, Role
 
 
+LOSS = ("loss", "backward")
+"""Name and class of the frame that holds the tensors on which a backward starts."""
 IGNORED_NOTE = "ignored"
 """The note of a row that matched one of the recorder's ``ignore`` patterns: an intended infinity."""
 
@@ -65,6 +67,12 @@ class Entry:
         return f"{found} of {counted(self.numel, 'element')}"
 
     @property
+    def nonfinite_kinds(self) -> str:
+        """What of it is not finite, as ``nan, inf``."""
+        found = {"nan": self.nan_count, "inf": self.posinf_count, "-inf": self.neginf_count}
+        return ", ".join(kind for kind, count in found.items() if count)
+
+    @property
     def magnitude(self) -> float | None:
         """The largest finite magnitude; None where there is none, or where the file holds none that could be one."""
         figure = self.finite_abs_max
@@ -104,6 +112,8 @@ class Frame:
     @property
     def label(self) -> str:
         """Its module for a sentence, as ``encoder.dropout (Dropout)``."""
+        if (self.module_name, self.module_class) == LOSS:
+            return "the training step"
         if self.phase == "manual":
             return f'record("{self.module_name}")'
         return f"{self.module_name or 'the root module'} ({self.module_class})"

@@ -105,8 +105,29 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A tensor of the batch that failed that was smaller in the batches before, or that is 0 and was not."""
+
+    module_name: str
+    module_class: str
+    role: str
+    context: str
+    dtype: str
+    batch_before: int
+    """The last batch in which it was that small, or the earliest that is remembered where it grew little by little."""
+    before: float
+    """Largest finite magnitude then."""
+    now: float
+    """... in the batch that failed."""
+    gradient: float | None
+    """Largest magnitude of a weight's gradient, where it was still at hand."""
+    learning_rate: float | None
+    """Of a weight, where an optimizer that has stepped holds it."""
+
+
+@dataclass(frozen=True)
 class Origin:
-    """What running the origin module again has shown."""
+    """What was seen at a detection, by running the origin module again and by looking back."""
 
     batch_number: int
     frame_number: int
@@ -128,6 +149,8 @@ class Origin:
     """How long the training waited for this."""
     given: tuple[TensorFigures, ...] = ()
     """Non-finite tensors from outside the outermost module that was run again, which the inf/nan stems from."""
+    changes: tuple[Change, ...] = ()
+    """What has changed most since the last batches, in order of execution."""
     version: int = _VERSION
 
     def to_json(self) -> str:

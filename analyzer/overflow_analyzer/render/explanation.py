@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from overflow_analyzer.format.float_formats import float_format
-from overflow_analyzer.render.operation import operation_lines
+from overflow_analyzer.render.operation import change_lines, operation_lines
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.terminal import shorten
 from overflow_analyzer.text.wording import counted
@@ -22,8 +22,12 @@ _LONGEST_SETTINGS = 200
 
 def render_explanation(finding: Finding) -> str:
     """Return what a finding means, in a few short sections of lines ended by a newline each; names are escaped."""
-    lines = [line for title, items in explanation_sections(finding) for line in (title, *(f"  {one}" for one in items))]
-    return "".join(f"{escape(line)}\n" for line in lines)
+    return "".join(f"{escape(line)}\n" for line in section_lines(explanation_sections(finding)))
+
+
+def section_lines(sections: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """Return the lines of sections: each title, and what stands under it."""
+    return [line for title, items in sections for line in (title, *(f"  {one}" for one in items))]
 
 
 def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
@@ -31,8 +35,10 @@ def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
     sure = finding.cause.confidence if finding.cause.confidence != "unknown" else "no rule fits what was recorded"
     sections = (
         ("First inf/nan among what was recorded", _what(finding)),
+        ("Its frame", _frame(finding)),
         ("Made by", () if finding.replay is None else operation_lines(finding.replay)),
         (f"Cause: {finding.cause.name} ({sure})", finding.cause.evidence),
+        ("What changed", () if finding.replay is None else change_lines(finding.replay)),
         ("Growth", _growth(finding)),
         ("What became of it", _outcome(finding)),
         ("Other ranks", _ranks(finding)),
@@ -40,6 +46,41 @@ def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:
         ("Next", (finding.cause.next_step,)),
     )
     return [(title, items) for title, found in sections if (items := list(found))]
+
+
+def headline(finding: Finding) -> str:
+    """Return what, where and when in one line, not escaped.
+
+    Args:
+        finding: Of ``find_first_nonfinite``.
+    """
+    frame, entry = finding.frame, finding.entry
+    where = f"{frame.module_name or 'the root module'} {entry.label} ({frame.module_class})"
+    if frame.phase == "manual":
+        where = f"{entry.label} of {frame.label}"
+    batch = f"batch {frame.batch_number}" + ("" if finding.batches is None else f" of {finding.batches}")
+    rank = f"rank {finding.rank}: " if finding.world_size > 1 else ""
+    return f"{rank}{entry.nonfinite_kinds} in {where}, {batch}{_maker(finding)}"
+
+
+def _maker(finding: Finding) -> str:
+    if finding.rule.is_harmless:
+        return ", all that came of it is finite"
+    operation = None if finding.replay is None else finding.replay.operation
+    source = None if operation is None else operation.source or operation.called_at
+    line = "" if source is None else f" at {source.file}:{source.line}"
+    if finding.origin is not None:
+        return f", made in {finding.origin.label}{line}"
+    return f", made{line}" if line else ""
+
+
+def _frame(finding: Finding) -> Iterable[str]:
+    """What the frame has besides what the report shows: formats and shapes, the guilty one marked."""
+    for entry in finding.frame.entries:
+        if entry.dtype is not None:
+            shape = "" if entry.shape is None else f" {list(entry.shape)}"
+            figure = entry.counts if entry.nonfinite_count else f"abs max {entry.magnitude or 0.0:.2e}"
+            yield f"{entry.label}: {entry.dtype}{shape}, {figure}{' <- the first' if entry is finding.entry else ''}"
 
 
 def _what(finding: Finding) -> Iterable[str]:

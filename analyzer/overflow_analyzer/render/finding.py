@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_analyzer.render.explanation import render_explanation
+from overflow_analyzer.render.explanation import explanation_sections, headline, render_explanation, section_lines
 from overflow_analyzer.render.report import render_report
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import code_block, escape_markdown, name_span
@@ -21,14 +21,29 @@ if TYPE_CHECKING:
 
 
 def render_finding(finding: Finding, *, markdown: bool = False, coloured: bool = False) -> str:
-    """Return the standard report, in text with inf and nan in red where coloured, and apart from it the explanation."""
+    """Return the verdict, the standard report and the rest of the explanation, each set apart; Markdown has it in one.
+
+    In text inf and nan are red where coloured.
+    """
     report = render_report(finding.window, finding.frame.batch_number)
     if finding.world_size > 1:
         report = f"rank {finding.rank} of {finding.world_size}\n{report}"
-    explanation = render_explanation(finding)
-    if not markdown:
-        return f"{highlight(report, on=coloured)}\n{explanation.rstrip()}\n"
-    return f"### {_title(finding)}\n\n{code_block(report)}{_sections(explanation)}"
+    if markdown:
+        return f"### {_title(finding)}\n\n{code_block(report)}{_sections(render_explanation(finding))}"
+    sections = explanation_sections(finding)
+    first = sorted((one for one in sections if _place(one) < len(_VERDICT)), key=_place)
+    rest = [one for one in sections if one not in first]
+    verdict = _lines([headline(finding), *section_lines(first)])
+    return f"{verdict}\n{highlight(report, on=coloured)}\n{_lines(section_lines(rest))}"
+
+
+_VERDICT: Final = ("Cause", "Made by", "What changed")
+
+
+def _place(section: tuple[str, list[str]]) -> int:
+    """Where a section stands in the verdict; behind it if it does not."""
+    title = section[0].partition(":")[0]
+    return _VERDICT.index(title) if title in _VERDICT else len(_VERDICT)
 
 
 def _title(finding: Finding) -> str:
@@ -80,6 +95,7 @@ def finding_as_json(finding: Finding | None, coverage: Sequence[str]) -> dict[st
         "operation": None if replay is None else replay.operation,
         "no_operation_because": None if replay is None else replay.reason,
         "place": None if replay is None else replay.place,
+        "changes": () if replay is None else replay.changes,
     }
     parts = (replayed, vars(finding), vars(finding.entry), vars(finding.frame))
     values = {name: next(part[name] for part in parts if name in part) for name in _KEYS}

@@ -11,7 +11,7 @@ from overflow_analyzer.text.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overflow_analyzer.format.origin import Operation, Origin, Place, SourceLine, TensorFigures, Tried
+    from overflow_analyzer.format.origin import Change, Operation, Origin, Place, SourceLine, TensorFigures, Tried
 
 
 _MOST_CALLS = 8
@@ -29,6 +29,21 @@ def operation_lines(origin: Origin) -> tuple[str, ...]:
     if origin.draws and origin.operation is not None:
         lines.append(f"{_padded('random')}the second run drew other random numbers: other elements may have been hit")
     return tuple(lines)
+
+
+def change_lines(origin: Origin) -> tuple[str, ...]:
+    """Return what has changed most since the batches before, in order of execution."""
+    return tuple(map(_change, origin.changes))
+
+
+def _change(one: Change) -> str:
+    where = f"{one.module_name or 'the root module'} ({one.module_class})"
+    facts = [f"since batch {one.batch_before}"]
+    if one.gradient is not None:
+        facts.append(f"its gradient {one.gradient:.2e} at most")
+    if one.learning_rate is not None:
+        facts.append(f"learning rate {one.learning_rate:g}")
+    return f"{one.context} of {where}: {one.before:.2e} -> {one.now:.2e} {', '.join(facts)}"
 
 
 def _operation(operation: Operation) -> Iterator[str]:

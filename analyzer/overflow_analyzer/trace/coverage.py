@@ -103,6 +103,8 @@ def _of_rank(rank: RankTrace) -> Iterable[str]:
 def _selection(rank: RankTrace, options: dict[str, Any]) -> Iterable[str]:
     names = ("trace_batch_nums", "every_n_batches", "max_frames_to_save")
     numbers, every, frames = map(options.get, names)
+    if rank.ended == "detected":  # that keeps more than the window: all that there is of its batch
+        frames = rank.frame_count
     # What an option holds is a file's word: anything may stand there.
     numbers = [one for one in numbers if type(one) is int] if isinstance(numbers, list) else []
     sampled = f"one batch in {every}" if type(every) is int and every > 1 else ""

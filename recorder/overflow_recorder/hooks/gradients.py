@@ -131,6 +131,13 @@ class Gradients:
         return hook
 
 
+def largest_gradient(parameter: torch.Tensor) -> float | None:
+    """Return the largest magnitude of a parameter's gradient; None where it has none, or one that was set to 0."""
+    with torch.no_grad(), _own_attributes():
+        gradient = parameter.grad
+        return None if gradient is None or not gradient.numel() else float(gradient.abs().max()) or None
+
+
 def call_at_backward(named: Iterable[tuple[str, Any]], begins: Callable[[], None]) -> None:
     """Call ``begins`` when a backward reaches any of the tensors among these values, which a forward has returned."""
 

@@ -10,6 +10,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimiz
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import torch
     from torch import nn
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
@@ -54,6 +55,14 @@ class OptimizerSteps:
             # Where the recorder is garbage with its model, the handle has lost sight of torch's dictionary already.
             _global_optimizer_post_hooks.pop(self._handle.id, None)
             self._handle = None
+
+    def learning_rate(self, parameter: torch.Tensor) -> float | None:
+        """Return the learning rate of a parameter; None where no optimizer that has stepped holds it."""
+        for optimizer in list(self._ours):
+            for group in optimizer.param_groups:
+                if any(one is parameter for one in group["params"]):
+                    return float(group["lr"])
+        return None
 
     def _after_step(self, optimizer: Optimizer) -> None:
         try:

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
 
 _TENSOR, _NONE, _OTHER = (KINDS.index(kind) for kind in ("tensor", "none", "other"))
-_WEIGHT, _BUFFER, _INPUT, _OUTPUT = (ROLES.index(role) for role in ("weight", "buffer", "input", "output"))
+_WEIGHT, _BUFFER, _INPUT, _OUTPUT, _VALUE = (
+    ROLES.index(role) for role in ("weight", "buffer", "input", "output", "value")
+)
 _TRAIN, _EVAL, _RECOMPUTE = (PHASES.index(phase) for phase in ("train", "eval", "recompute"))
 _BACKWARD: Final = PHASES.index("backward")  # it and what comes behind it are no forward
-_DETECTED_ROLES: Final = (_WEIGHT, _BUFFER, _INPUT, _OUTPUT)
+_DETECTED_ROLES: Final = (_WEIGHT, _BUFFER, _INPUT, _OUTPUT, _VALUE)
 _MAX_ENTRIES: Final = 1000
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -49,9 +51,11 @@ class PendingFrame(NamedTuple):
     selected: bool
     """Whether its batch is written whole."""
     nonfinite: bool
-    """Whether a weight, buffer, input or output is known to have an inf or nan that is not intended."""
+    """Whether a weight, buffer, input, output or value is known to have an inf or nan that is not intended."""
     raised: bool = False
     """Whether it is the frame of a forward that has raised."""
+    only_nonfinite: bool = False
+    """Whether it is published only if it is non-finite."""
 
     def resolved(self) -> PendingFrame:
         """Return the same with the figures that were on a device."""
@@ -146,13 +150,7 @@ class FrameBuilder:
             raised = None  # the caller is handling it already; this forward returned None
         if raised is not None and phase == _RECOMPUTE:
             return None  # checkpointing stops a recomputation by an exception as soon as it has what it needs
-        entries: list[Entry] = []
-        if self._weights and (module._parameters or hooked.parameter_names):
-            # A DataParallel replica has its parameters as plain attributes.
-            weights = module._parameters or {name: getattr(module, name, None) for name in hooked.parameter_names}
-            entries += self._named(hooked.name, _WEIGHT, _present(weights))
-        if self._buffers and module._buffers:
-            entries += self._named(hooked.name, _BUFFER, _present(module._buffers))
+        entries = self._own_entries(hooked, module)
         if self._inputs:
             # Another hook may have replaced what the forward was given; then it is measured as it is now.
             same = call.args == id(args) and call.kwargs == id(kwargs)
@@ -161,6 +159,28 @@ class FrameBuilder:
             entries += self._output_entries(hooked, output, raised)
         frame = self.frame(batch, phase, hooked.name, hooked.class_name, entries)
         return frame if raised is None or frame is None else frame._replace(raised=True)
+
+    def open_frames(self, model: nn.Module, batch: Batch, error: Exception) -> Iterator[PendingFrame]:
+        """Make frames of the calls under way on this thread, which an error is about to end, innermost first."""
+        while self._calls.stack:
+            call = self._calls.stack.pop()
+            hooked = call.hooked
+            entries = self._own_entries(hooked, model.get_submodule(hooked.name)) + call.inputs
+            if self._outputs:
+                entries += self._output_entries(hooked, None, error)
+            frame = self.frame(batch, self._calls.phase, hooked.name, hooked.class_name, entries)
+            if frame is not None:
+                yield frame
+
+    def _own_entries(self, hooked: HookedModule, module: nn.Module) -> list[Entry]:
+        entries: list[Entry] = []
+        if self._weights and (module._parameters or hooked.parameter_names):
+            # A DataParallel replica has its parameters as plain attributes.
+            weights = module._parameters or {name: getattr(module, name, None) for name in hooked.parameter_names}
+            entries += self._named(hooked.name, _WEIGHT, _present(weights))
+        if self._buffers and module._buffers:
+            entries += self._named(hooked.name, _BUFFER, _present(module._buffers))
+        return entries
 
     def frame(
         self, batch: Batch, phase: int, module_name: str, module_class: str, entries: list[Entry]

@@ -12,22 +12,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from overflow_analyzer.format.columns import PHASES, ROLES
+from overflow_analyzer.format.float_formats import float_format
+from overflow_analyzer.format.frames import LOSS
+from overflow_analyzer.format.origin import Change
 from overflow_analyzer.format.run_info import EndInfo
 from overflow_recorder.events import BatchEvent, FrameEvent, NonFiniteEvent
 from overflow_recorder.faults import describe_error, raised_by_signal_handler, warn
 from overflow_recorder.hooks.compiling import Compiling
-from overflow_recorder.hooks.gradients import Gradients, call_at_backward
+from overflow_recorder.hooks.gradients import Gradients, call_at_backward, largest_gradient
 from overflow_recorder.hooks.loss_scale import LossScale
+from overflow_recorder.hooks.losses import Losses, reaches
 from overflow_recorder.hooks.modules import ModuleHooks, calls_itself
 from overflow_recorder.hooks.optimizer_steps import OptimizerSteps
 from overflow_recorder.recording.batches import BatchCounter
 from overflow_recorder.recording.blind_spots import BlindSpots
 from overflow_recorder.recording.frame_builder import FrameBuilder, PendingFrame, absorbs_masks, in_backward
 from overflow_recorder.recording.module_states import ModuleStates
+from overflow_recorder.recording.recent_batches import RecentBatches
 from overflow_recorder.recording.values import walk, walk_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -35,11 +40,13 @@ if TYPE_CHECKING:
     from overflow_recorder.hooks.modules import HookedModule
     from overflow_recorder.recorder_arguments import RecorderArguments
     from overflow_recorder.recording.batches import Batch
+    from overflow_recorder.recording.recent_batches import Changed
     from overflow_recorder.storage.storage import Storage
 
 
-_BACKWARD = PHASES.index("backward")
-_VALUE, _OPTIMIZER_STATE = ROLES.index("value"), ROLES.index("optimizer_state")
+_BACKWARD, _MANUAL = PHASES.index("backward"), PHASES.index("manual")
+_WEIGHT, _VALUE, _OPTIMIZER_STATE = (ROLES.index(role) for role in ("weight", "value", "optimizer_state"))
+_MOST_CHANGES = 5
 _Event = tuple[str, Any]
 
 
@@ -69,7 +76,7 @@ class Session:
         *,
         masks_may_pass: bool,
     ) -> None:
-        self._storage, self._options = storage, options
+        self._model, self._storage, self._options = model, storage, options
         self._masks_may_pass = masks_may_pass
         self._emit, self._listens_to = emit, listens_to
         self._detecting = options.trace_batch_nums is None
@@ -86,6 +93,7 @@ class Session:
         self._scaled_batch: Batch | None = None
         self._trainings = 0
         """Forwards in training, and backwards, that were seen."""
+        self._trainings_at_loss = 0
         self._trainings_before: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._loss_scale = LossScale()
         self.batches = BatchCounter(options)
@@ -96,6 +104,8 @@ class Session:
         self._compiling = Compiling(model, self.blind_spots.warn_of_compiling)
         self._optimizer_steps = OptimizerSteps(model, self._told(self._events_of_step), self.fault)
         self._gradients = Gradients(model, options.roles, self._told(self._events_of_gradient))
+        self._losses = Losses(self.losses_arrived)
+        self._recent = RecentBatches()
 
     def resume(self) -> None:
         """Get ready to be attached again: to the storage's new window, and to report again what was reported before."""
@@ -116,6 +126,7 @@ class Session:
         try:
             self.hooks.attach()
             self._optimizer_steps.attach()
+            self._losses.attach()
         except BaseException:
             self.detach()
             raise
@@ -134,6 +145,7 @@ class Session:
         self._compiling.detach()
         self._gradients.detach()
         self._optimizer_steps.detach()
+        self._losses.detach()
 
     def end_info(
         self, how: HowEnded, reason: str | None, batch_number: int | None, frame_number: int | None
@@ -304,7 +316,28 @@ class Session:
             return self._backward_batch
         return self.batches.current
 
-    # What gradient and optimizer hooks call.
+    # What hooks of losses, gradients and optimizers call.
+
+    def losses_arrived(self, losses: list[torch.Tensor]) -> None:
+        """A backward is about to start on these."""
+        named = [("loss" if len(losses) == 1 else f"loss[{at}]", loss) for at, loss in enumerate(losses)]
+        self._tell(self._events_of_losses(named))
+
+    def _events_of_losses(self, named: list[tuple[str, torch.Tensor]]) -> Iterator[_Event]:
+        batch = self._batch_now()
+        if in_backward() or not self._records(batch):
+            return
+        entries = self._frame_builder.values(LOSS[0], _VALUE, named)
+        if not self._frame_builder.measuring.waits:
+            known = any(one.nonfinite for _, _, _, one in entries)
+            if not known or not reaches([loss for _, loss in named], self._model):
+                return
+        elif self._trainings == self._trainings_at_loss:  # whose loss it is cannot be asked without waiting
+            return
+        self._trainings_at_loss = self._trainings
+        frame = self._frame_builder.frame(batch, _MANUAL, *LOSS, entries)
+        if frame is not None:
+            yield from self._take(frame._replace(only_nonfinite=True))
 
     def _backward_starts(self, batch: Batch) -> None:
         """A backward has reached what an outermost forward of a batch has returned."""
@@ -327,9 +360,7 @@ class Session:
                 yield from self._events_of_values("", "GradScaler", _VALUE, _BACKWARD, [("loss_scale", scale)])
         yield from self._events_of_values(module_name, module_class, role, _BACKWARD, [(context, gradient)])
 
-    def values(
-        self, module_name: str, module_class: str, role: int, phase: int, named: Iterable[tuple[str, Any]]
-    ) -> None:
+    def values(self, module_name: str, module_class: str, role: int, phase: int, named: list[tuple[str, Any]]) -> None:
         """Record values that are no module's forward, as one frame."""
         self._tell(self._events_of_values(module_name, module_class, role, phase, named))
 
@@ -368,6 +399,27 @@ class Session:
         if self.optimizer_step > 1:  # before the first one, the recorder may have missed the forward
             self.blind_spots.warn_once()
 
+    def _changes(self, batch_number: int) -> tuple[Change, ...]:
+        """What has changed most in a batch against those before it, in order of execution."""
+        with contextlib.suppress(Exception):  # the alarm goes on without
+            names = self._storage.window.names
+            every = [one for one in self._recent.changed(batch_number) if float_format(names[one.dtype]) is not None]
+            most = sorted(every, key=lambda one: one.factor, reverse=True)[:_MOST_CHANGES]
+            return tuple(self._change(one, names) for one in every if one in most or one is every[0])
+        return ()
+
+    def _change(self, one: Changed, names: Sequence[str]) -> Change:
+        module_name, context = names[one.head.module_name], names[one.context]
+        gradient = learning_rate = None
+        if one.role == _WEIGHT:
+            parameter = self._model.get_submodule(module_name)._parameters.get(context)
+            if parameter is not None:
+                gradient, learning_rate = largest_gradient(parameter), self._optimizer_steps.learning_rate(parameter)
+        return Change(
+            module_name, names[one.head.module_class], ROLES[one.role], context, names[one.dtype],
+            one.batch_before, one.before, one.now, gradient, learning_rate,
+        )  # fmt: skip
+
     # The order of frames, and the events they make.
 
     def _take(self, frame: PendingFrame) -> list[_Event]:
@@ -378,9 +430,12 @@ class Session:
         return self._publish(frame)
 
     def _publish(self, frame: PendingFrame) -> list[_Event]:
+        if frame.only_nonfinite and not frame.nonfinite:
+            return []
         entries: Any = frame.entries  # none is on a device by now
         found = self._detecting and frame.nonfinite and frame.module_name not in self._reported
         found = found and not (self._masks_may_pass and absorbs_masks(entries))
+        self._recent.note(frame.head, entries)
         number = self._storage.publish(frame.head, entries, selected=frame.selected, urgent=found)
         listening = self._listens_to("frame")
         if number is None or not (found or listening):
@@ -392,7 +447,8 @@ class Session:
             frames = tuple(window.last_frames())
             self._reported.add(frame.module_name)
             window.keep_window()
-            events.append(("nonfinite", NonFiniteEvent(last, frames, last.batch_number, last.nonfinite_entries)))
+            batch, changes = last.batch_number, self._changes(last.batch_number)
+            events.append(("nonfinite", NonFiniteEvent(last, frames, batch, last.nonfinite_entries, changes)))
         return events
 
     def _flush(self) -> Iterator[_Event]:
@@ -409,6 +465,17 @@ class Session:
             else:
                 yield from events  # where that raises, what came after the inf/nan does not push its history out
         yield from later
+
+    def complete_failed_batch(self, batch: int, error: Exception) -> None:
+        """Before the end: keep all that there is of a batch, also of forwards that this error is about to end."""
+        try:
+            self._storage.keep_batch(batch)
+            for frame in self._frame_builder.open_frames(self._model, self._batch_now(), error):
+                self._frame_builder.measuring.collect()
+                entries: Any = frame.resolved().entries  # none is on a device by now
+                self._storage.publish(frame.head, entries, selected=True, urgent=True)
+        except Exception as failure:  # noqa: BLE001
+            self.fault(failure)
 
     def publish_rest(self) -> None:
         """At the end: publish what still waits, without events."""

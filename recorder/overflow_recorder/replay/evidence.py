@@ -256,6 +256,8 @@ def _loss_of_labels(call: Call) -> Found | None:
         return "division-by-zero", ("the weights of all labels are 0: 0 / 0",)
     if counted_labels.numel():
         return None
+    if not target.numel():
+        return "division-by-zero", ("there are no labels: the mean over no element is 0 / 0",)
     return "division-by-zero", (f"{_of(target == ignored, 'label')} are ignored ({ignored}): 0 / 0",)
 
 

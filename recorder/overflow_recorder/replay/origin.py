@@ -22,6 +22,7 @@ from overflow_recorder.recording.random_states import random_states_kept
 from overflow_recorder.recording.values import walk, walk_inputs
 from overflow_recorder.replay.figures import is_float, is_nonfinite, place_of
 from overflow_recorder.replay.sources import CALL, frames_from, users_lines
+from overflow_recorder.replay.statements import find_in_statements, value_at_hand
 from overflow_recorder.replay.untouched import (
     Refused,
     generators_in,
@@ -77,7 +78,7 @@ class _Found(NamedTuple):
     reason: str | None = None
 
 
-def find_operation(model: nn.Module, frame: Frame) -> Origin:
+def find_operation(model: nn.Module, frame: Frame, *, replay: bool = True) -> Origin:
     """Run the origin module again and find the operation that made an inf/nan.
 
     Call it where the inf/nan is detected, on the thread and in the autocast mode of the forward: what is run again is
@@ -86,6 +87,7 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
     Args:
         model: The recorded model.
         frame: The frame in which the inf/nan was detected.
+        replay: Whether anything may be run again.
 
     Returns:
         The operation, or the reason why none is named.
@@ -95,9 +97,14 @@ def find_operation(model: nn.Module, frame: Frame) -> Origin:
     calls = _open_calls(sys._getframe(1))
     place, found = None, _Found()
     try:
-        target = _target(model, frame.module_name)
-        place = _place_of_entry(target, calls, entry)
-        found = _search(model, target, frame.nonfinite_entries, calls)
+        if entry.role == "value":
+            place, operation = _outside_modules(model, entry, replay=replay)
+            found = _Found(operation)
+        else:
+            target = _target(model, frame.module_name)
+            place = _place_of_entry(target, calls, entry)
+            _refuse_unless(replay=replay)
+            found = _search(model, target, frame.nonfinite_entries, calls)
     except Refused as refused:
         found = _Found(reason=refused.reason)
     except torch.OutOfMemoryError:
@@ -147,6 +154,18 @@ def _place_of_entry(target: nn.Module, calls: list[OpenCall], entry: Entry) -> P
     else:
         found = None
     return place_of(found) if isinstance(found, torch.Tensor) else None
+
+
+def _outside_modules(model: nn.Module, entry: Entry, *, replay: bool) -> tuple[Place | None, Operation]:
+    caller = sys._getframe(2)
+    value = value_at_hand(entry.context, caller)
+    _refuse_unless(replay=replay)
+    return place_of(value), find_in_statements(value, caller, model, time.monotonic() + _SECONDS)
+
+
+def _refuse_unless(*, replay: bool) -> None:
+    if not replay:
+        raise Refused("replay=False")
 
 
 def _search(model: nn.Module, target: nn.Module, entries: tuple[Entry, ...], calls: list[OpenCall]) -> _Found:

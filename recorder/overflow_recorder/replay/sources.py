@@ -30,16 +30,25 @@ def frames_from(frame: FrameType | None, end: CodeType | None = None) -> Iterato
         frame = frame.f_back
 
 
+def users_frames(frame: FrameType | None, end: CodeType | None = None) -> Iterator[FrameType]:
+    """Yield the frames outside torch and outside this package, innermost first."""
+    return (one for one in frames_from(frame, end) if is_users(one.f_code.co_filename))
+
+
 def users_lines(frame: FrameType | None, end: CodeType | None = None) -> list[SourceLine]:
-    """Return the lines outside torch and outside this package that are running, innermost first."""
-    not_the_users = (_TORCH, _OURS, "<frozen")
-    return [_line(one) for one in frames_from(frame, end) if not one.f_code.co_filename.startswith(not_the_users)]
+    """Return the lines that they are running."""
+    return [_line(one) for one in users_frames(frame, end)]
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is neither torch's nor this package's."""
+    return not file.startswith((_TORCH, _OURS, "<frozen"))
 
 
 def _line(frame: FrameType) -> SourceLine:
     code = frame.f_code
     text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
-    return SourceLine(_shown(code.co_filename), frame.f_lineno, _function(frame), text[:_LONGEST_CODE])
+    return SourceLine(_shown(code.co_filename), frame.f_lineno, function_of(frame), text[:_LONGEST_CODE])
 
 
 def _shown(file: str) -> str:
@@ -51,7 +60,8 @@ def _shown(file: str) -> str:
     return file
 
 
-def _function(frame: FrameType) -> str:
+def function_of(frame: FrameType) -> str:
+    """Return the name of the function that a frame runs, as ``Attention.forward``."""
     name: str = getattr(frame.f_code, "co_qualname", "")  # from Python 3.11 on
     if not name:
         name = frame.f_code.co_name

@@ -24,6 +24,9 @@ _NAMES: Final = struct.Struct("<4I")
 _NOTE: Final = struct.Struct("<I")
 _COLUMNS: Final = columns_of("tensor", "figure")
 _NOTE_AT: Final = field_offset("note") - TENSOR_OFFSET
+_DTYPE_AT: Final = field_offset("dtype") - TENSOR_OFFSET
+_FIGURE: Final = struct.Struct("<d")
+_FINITE_ABS_MAX_AT: Final = field_offset("finite_abs_max") - TENSOR_OFFSET
 _SHAPES: Final = [struct.Struct(f"<{count}q{8 * (MAX_DIMENSIONS - count)}x") for count in range(MAX_DIMENSIONS + 1)]
 
 
@@ -58,6 +61,18 @@ class PackedTensor(NamedTuple):
             packing([name], field_offset(name), field_offset(name) + 8), self.tensor, field_offset(name) - TENSOR_OFFSET
         )[0]
         return number
+
+    @property
+    def dtype(self) -> int:
+        """Position of the dtype's name."""
+        position: int = _NOTE.unpack_from(self.tensor, _DTYPE_AT)[0]
+        return position
+
+    @property
+    def finite_abs_max(self) -> float | None:
+        """Largest finite magnitude; None where there is none."""
+        figure: float = _FIGURE.unpack_from(self.tensor, _FINITE_ABS_MAX_AT)[0]
+        return figure if self.present & PRESENT["finite_abs_max"] else None
 
     def with_note(self, position: int) -> PackedTensor:
         """Return the same with another note."""

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from overflow_analyzer.format.ring import rows_to_table
 from overflow_analyzer.format.ring_layout import RING_ROW
 from overflow_recorder.helpers.reproducibility import seeds_in_force
-from overflow_recorder.storage.directory import TraceDirectory
+from overflow_recorder.storage.directory import WINDOW, TraceDirectory
 from overflow_recorder.storage.name_dictionary import MOST_NAMES_BYTES
+from overflow_recorder.storage.sealing import encode_part
 from overflow_recorder.storage.window import Window
 from overflow_recorder.storage.writer import PartWriter
 
@@ -86,6 +88,7 @@ class Storage:
         """What RunInfo says besides when the run has ended."""
         self.has_frames = False
         """Whether any frame was published."""
+        self._failed_batch: Any = None
         self._writer: PartWriter | None = None
         self._disk_is_stuck_at = -1
         self._started, self._waited = time.monotonic(), 0.0
@@ -177,6 +180,10 @@ class Storage:
         self._run = dataclasses.replace(self._run, optimizers={**self._run.optimizers, name: numbers})
         self.write_notes()
 
+    def keep_batch(self, batch_number: int) -> None:
+        """Keep what the ring still has of a batch that failed: ``close`` puts it into the trace."""
+        self._failed_batch = self.window.rows_before_window(batch_number)
+
     def write_notes(self) -> None:
         """Put the notes into ``_run.json`` while the run goes on.
 
@@ -231,6 +238,7 @@ class Storage:
             return
         writer.stop()  # where that takes too long, the thread still needs all that is open
         try:
+            self._seal_failed_batch(directory)
             writer.seal(self.window.published)
             end, seeds = self._with_counts(end), seeds_in_force() or None
             directory.write_run(dataclasses.replace(self._run, end=end, seeds=seeds, notes=self.notes))
@@ -238,6 +246,11 @@ class Storage:
             directory.remove_ring()
         finally:
             self._let_go()
+
+    def _seal_failed_batch(self, directory: TraceDirectory) -> None:
+        rows, self._failed_batch = self._failed_batch, None
+        if rows is not None and len(rows):
+            directory.seal(encode_part([rows_to_table(rows, self.window.names)], self._run), WINDOW)
 
     def abandon(self) -> None:
         """Let go of everything and leave the files as they are: a forked child's copy, or a start that failed."""

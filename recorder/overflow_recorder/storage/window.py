@@ -251,6 +251,17 @@ class Window:
                 start = self.kept_windows.pop()[0]
             self.kept_windows.append((start, stop))
 
+    def rows_before_window(self, batch_number: int) -> Any:
+        """Return a copy of a batch's rows that are neither in the rolling window nor kept, as far as the ring has them.
+
+        Those that are kept are in a part or on their way into one.
+        """
+        with self.lock:
+            rows = self.rows(self.published - self.capacity, self.window_start)
+        rows = rows[(rows["batch_number"] == batch_number) & (rows["kept"] == 0)]
+        whole = np.flatnonzero(rows["row_in_frame"] == 0)  # the first frame may be overwritten in part
+        return rows[whole[0] :] if len(whole) else rows[:0]
+
     def release(self, row: int) -> None:
         """Say that rows below this number are sealed or not kept."""
         with self.lock:

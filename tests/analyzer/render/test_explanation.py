@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from overflow_analyzer import open_trace
 from overflow_analyzer.first_nonfinite.finding import find_first_nonfinite
-from overflow_analyzer.render.explanation import render_explanation
+from overflow_analyzer.render.explanation import headline, render_explanation
 from tests.analyzer.findings import absorbing, bad, carrying, found, making, passing
 from tests.analyzer.samples import HOSTILE
 from tests.traces import RUN, frame, tensor, write_trace
@@ -35,11 +35,22 @@ def test_sections_stand_in_order(tmp_path: Path) -> None:
     lines = explained(tmp_path, passing(0, 0, "a", in_batch=0), making(1, 0, "b"), carrying(2, 0, "c"))
     assert [line.split(":")[0] for line in lines if not line.startswith("  ")] == [
         "First inf/nan among what was recorded",
+        "Its frame",
         "Cause",
         "What became of it",
         "What this trace does not say",
         "Next",
     ]
+
+
+def test_the_frame_has_formats_and_shapes(tmp_path: Path) -> None:
+    lines = explained(tmp_path, passing(0, 0, "a", in_batch=0), making(1, 0, "b"))
+    assert section(lines, "Its frame")[-1] == "output: float16 [4], 1 nan of 4 elements <- the first"
+
+
+def test_the_headline(tmp_path: Path) -> None:
+    one = found(tmp_path, (passing(6, 2, "a", in_batch=0), making(7, 2, "encoder.b", module_class="Gate")))
+    assert headline(one) == "nan in encoder.b output (Gate), batch 2, made in encoder.b (Gate)"
 
 
 def test_where_and_what_and_when(tmp_path: Path) -> None:

@@ -256,10 +256,20 @@ def test_a_weight_that_went_non_finite_there_is_found_at_the_next_look(tmp_path:
     with said(), torch.no_grad(), TraceRecorder(model, tmp_path / "run"):
         model(X)
         with torch.enable_grad():
-            unseen_training(model, steps=2, lr=float("inf"))
+            unseen_training(model, steps=1, lr=float("inf"))
         # WHEN the model is evaluated again, THEN
         with pytest.raises(NonFiniteError, match="weight of 0"):
             model(X)
+
+
+def test_a_loss_that_went_non_finite_there_is_found_at_once(tmp_path: Path) -> None:
+    # GIVEN a compiled training whose first step makes the weights non-finite
+    model = mlp()
+    with said(), TraceRecorder(model, tmp_path / "run"):
+        model(X)
+        # WHEN its second step begins, THEN
+        with pytest.raises(NonFiniteError, match="loss"):
+            unseen_training(model, steps=2, lr=float("inf"))
 
 
 def two_optimizers(model: nn.Sequential) -> None:

@@ -62,10 +62,10 @@ def test_replay_false_switches_it_off(tmp_path: Path, capsys: pytest.CaptureFixt
     path = tmp_path / "run.parquet"
     run(path, replay=False)
     assert "Made by" not in capsys.readouterr().out
-    assert not (path / "rank=0" / ORIGIN_FILE).exists()
     finding = find_first_nonfinite(open_trace(path))
     assert finding is not None
     assert finding_as_json(finding, ())["operation"] is None
+    assert finding_as_json(finding, ())["no_operation_because"] == "replay=False"
 
 
 @pytest.mark.parametrize("options", [{"on_nonfinite": "warn"}, {"on_nonfinite": "ignore"}, {"trace_batch_nums": [0]}])
@@ -97,7 +97,7 @@ def test_the_drop_in_class(capsys: pytest.CaptureFixture[str], *, replay: bool) 
 def test_a_fault_of_ours_is_a_warning_and_the_run_ends_as_it_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*args: Any) -> None:
+    def broken(*args: Any, **kwargs: Any) -> None:
         raise ValueError("broken")
 
     monkeypatch.setattr(builtin_callbacks, "find_operation", broken)
@@ -109,7 +109,8 @@ def test_a_fault_of_ours_is_a_warning_and_the_run_ends_as_it_would(
 def test_an_origin_of_an_earlier_run_goes_with_its_trace(tmp_path: Path) -> None:
     path = tmp_path / "run.parquet"
     run(path)
-    run(path, overwrite=True, replay=False)
+    with TraceRecorder(nn.Identity(), path, overwrite=True) as recorder:
+        recorder.model(X)
     assert not (path / "rank=0" / ORIGIN_FILE).exists()
 
 
