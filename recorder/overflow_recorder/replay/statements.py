@@ -22,7 +22,7 @@ from overflow_recorder.recording.session import Session
 from overflow_recorder.replay.figures import is_float, is_nonfinite
 from overflow_recorder.replay.sources import frames_from, function_of, is_users, users_frames
 from overflow_recorder.replay.untouched import Refused, surroundings
-from overflow_recorder.replay.watch import OperationWatch, PublicNames
+from overflow_recorder.replay.watch import OperationWatch, PublicNames, ancestors
 from overflow_recorder.statistics.quiet import quiet
 
 if TYPE_CHECKING:
@@ -222,10 +222,11 @@ def _run(
         if not is_float(result) or not is_nonfinite(result):
             return None, None
         record = watch.record_of(result)
-        for one in () if record is None else record.ancestors():
+        records = ancestors([record] if record is not None else [])
+        for one in records:
             if one.operation is not None and not one.given:
                 return _placed(one.operation, variable.frame), None
-        given = [one.source for each in (record.ancestors() if record is not None else ()) for one in each.given]
+        given = (one.source for each in records for one in each.given)
         return None, next((name for name in given if name in named), None)
 
 
