@@ -26,7 +26,7 @@ EDITS = {
         "    one_count: int | None = None\n",
     ),
     "recorder/overflow_recorder/statistics/figures.py": (
-        "\n    @property\n    def finite",
+        "\n\nDecoder = ",
         "    one_count: int | None = None\n",
     ),
     "recorder/overflow_recorder/statistics/host/measure.py": (

@@ -48,7 +48,7 @@ FLOORS = {
     "unseen": ("recording.blind_spots.BlindSpots.warn_once", 0),
     "seal": ("storage.writer.PartWriter.seal", 0),
     "parts": ("storage.directory.TraceDirectory.seal", 0),
-    "closing": ("storage.directory.TraceDirectory.write_run", 1),
+    "closing": ("storage.directory.TraceDirectory.write_run", 2),  # behind the start's and the optimizer's
     "end": ("recording.session.Session.publish_rest", 0),
 }
 """What fails, and at which call: in the middle of training where there are several."""

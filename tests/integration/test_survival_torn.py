@@ -26,7 +26,7 @@ NEWEST = "part-00000002.parquet"
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A killed run of a hundred frames: three parts and a ring that went round, with rows in it that are sealed too."""
     directory = tmp_path_factory.mktemp("killed")
-    storage = make_storage(directory / "run.parquet", every_n_batches=1, max_bytes=1 << 17)
+    storage = make_storage(directory / "run.parquet", every_n_batches=1, max_bytes=4 * 128 * RING_ROW.itemsize)
     writer = storage._writer
     assert writer is not None
     writer.stop()  # this test seals by itself

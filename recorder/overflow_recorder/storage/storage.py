@@ -167,18 +167,15 @@ class Storage:
         return moved
 
     def note_optimizer(self, optimizer: Optimizer) -> None:
-        """Put an optimizer's class and numbers into ``_run.json``, the first time that it is seen.
-
-        Raises:
-            OSError: The disk refused.
-        """
+        """Put an optimizer's class and numbers into ``_run.json``, when it is first seen; closing tries again."""
         name = type(optimizer).__name__
         if name in self._run.optimizers:
             return
         defaults = getattr(optimizer, "defaults", {}).items()
         numbers = {key: value for key, value in defaults if type(value) in (int, float) and math.isfinite(value)}
         self._run = dataclasses.replace(self._run, optimizers={**self._run.optimizers, name: numbers})
-        self.write_notes()
+        with contextlib.suppress(OSError):
+            self.write_notes()
 
     def keep_batch(self, batch_number: int) -> None:
         """Keep what the ring still has of a batch that failed: ``close`` puts it into the trace."""
