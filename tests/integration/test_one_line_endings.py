@@ -47,7 +47,7 @@ def test_a_detection_ends_the_script_as_an_exception_of_its_own(tmp_path: Path) 
     lines = done.stderr.splitlines()
     files = [line.split('"')[1] for line in lines if line.startswith("  File ")]
     assert files[0] == script
-    assert files[-1].endswith("/torch/nn/modules/module.py")
+    assert "/torch/" not in files[-1]
     assert not any("overflow_recorder" in file or "runpy" in file for file in files)
     assert lines[-1].startswith("overflow_recorder.errors.NonFiniteError: inf/nan detected in output of embed (Linear)")
     assert open_trace(tmp_path / "run.parquet").ranks[0].ended == "detected"

@@ -176,10 +176,10 @@ def _frames_of(program: dict[str, Any], error: BaseException, whole: TracebackTy
 
 
 def _cut_our_end(traceback: TracebackType) -> None:
-    """Drop the recorder's frames at the end: what raised is where the program called a module."""
+    """Drop torch's and the recorder's frames at the end: what raised is where the program called a module."""
     last, one = traceback, traceback.tb_next
     while one is not None:
-        if not str(one.tb_frame.f_globals.get("__name__")).startswith(_PACKAGE):
+        if not str(one.tb_frame.f_globals.get("__name__")).startswith((_PACKAGE, "torch.")):
             last = one
         one = one.tb_next
     last.tb_next = None
