@@ -112,6 +112,7 @@ class Session:
         step = self.optimizer_step
         self._frame_builder = FrameBuilder(self._options, self._storage.window)
         self.optimizer_step = step
+        self._recent = RecentBatches()  # its names are positions in the earlier window's dictionary
         self._reported.clear()
         self._module_states.is_due = True
         self.batches.resume()
@@ -389,8 +390,7 @@ class Session:
         if not is_ours:
             return
         self.optimizer_step += 1
-        with contextlib.suppress(OSError):  # closing tries again
-            self._storage.note_optimizer(optimizer)
+        self._storage.note_optimizer(optimizer)
         # For each optimizer: several may step after one backward.
         self.blind_spots.count_step(trained=self._trainings != self._trainings_before.get(optimizer, 0))
         self._trainings_before[optimizer] = self._trainings
@@ -435,7 +435,8 @@ class Session:
         entries: Any = frame.entries  # none is on a device by now
         found = self._detecting and frame.nonfinite and frame.module_name not in self._reported
         found = found and not (self._masks_may_pass and absorbs_masks(entries))
-        self._recent.note(frame.head, entries)
+        if self._detecting:  # else no alarm asks for it
+            self._recent.note(frame.head, entries)
         number = self._storage.publish(frame.head, entries, selected=frame.selected, urgent=found)
         listening = self._listens_to("frame")
         if number is None or not (found or listening):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,9 +25,6 @@ _NAMES: Final = struct.Struct("<4I")
 _NOTE: Final = struct.Struct("<I")
 _COLUMNS: Final = columns_of("tensor", "figure")
 _NOTE_AT: Final = field_offset("note") - TENSOR_OFFSET
-_DTYPE_AT: Final = field_offset("dtype") - TENSOR_OFFSET
-_FIGURE: Final = struct.Struct("<d")
-_FINITE_ABS_MAX_AT: Final = field_offset("finite_abs_max") - TENSOR_OFFSET
 _SHAPES: Final = [struct.Struct(f"<{count}q{8 * (MAX_DIMENSIONS - count)}x") for count in range(MAX_DIMENSIONS + 1)]
 
 
@@ -34,6 +32,12 @@ def _packer(figures: Iterable[str]) -> Callable[..., bytes]:
     """Return what packs shape, numel, names and some figures; the others are 0."""
     packed = packing(figures, field_offset(Figures._fields[0]), RING_ROW.itemsize)
     return struct.Struct(f"<{_SHAPES[0].size}sq{_NAMES.size}s{packed[1:]}").pack
+
+
+@cache
+def _field(name: str) -> struct.Struct:
+    """Return what reads one field of a row out of its bytes from ``TENSOR_OFFSET`` on."""
+    return struct.Struct(packing([name], TENSOR_OFFSET, RING_ROW.itemsize))
 
 
 _pack_any = _packer(Figures._fields)
@@ -57,22 +61,19 @@ class PackedTensor(NamedTuple):
 
     def figure(self, name: str) -> float:
         """Return one of its figures; 0 where it is null."""
-        number: float = struct.unpack_from(
-            packing([name], field_offset(name), field_offset(name) + 8), self.tensor, field_offset(name) - TENSOR_OFFSET
-        )[0]
+        number: float = _field(name).unpack(self.tensor)[0]
         return number
 
     @property
     def dtype(self) -> int:
         """Position of the dtype's name."""
-        position: int = _NOTE.unpack_from(self.tensor, _DTYPE_AT)[0]
+        position: int = _field("dtype").unpack(self.tensor)[0]
         return position
 
     @property
     def finite_abs_max(self) -> float | None:
         """Largest finite magnitude; None where there is none."""
-        figure: float = _FIGURE.unpack_from(self.tensor, _FINITE_ABS_MAX_AT)[0]
-        return figure if self.present & PRESENT["finite_abs_max"] else None
+        return self.figure("finite_abs_max") if self.present & PRESENT["finite_abs_max"] else None
 
     def with_note(self, position: int) -> PackedTensor:
         """Return the same with another note."""

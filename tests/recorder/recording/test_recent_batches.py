@@ -102,3 +102,18 @@ def test_a_steady_training_has_no_change(tmp_path: Path) -> None:
 def test_the_first_batch_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
     model = nn.Linear(1, 1)
     assert changes_of(tmp_path / "run", model, lambda: model(torch.full((1, 1), float("inf")))) == ()
+
+
+def test_a_second_block_is_not_compared_with_the_first(tmp_path: Path) -> None:
+    # GIVEN a recorder whose first block saw a small input, which its second layer could multiply
+    model = nn.Sequential(scaled(1.0), scaled(3e38))
+    recorder = TraceRecorder(model, tmp_path / "run")
+    with recorder:
+        model(torch.full((1, 1), 1.0))
+    # WHEN the second block, whose window has names of its own, sees a large one, which it cannot
+    with contextlib.redirect_stdout(io.StringIO()), recorder, pytest.raises(NonFiniteError):
+        model(torch.full((1, 1), 100.0))
+    # THEN nothing is called changed
+    origin = open_trace(tmp_path / "run").ranks[0].origin
+    assert origin is not None
+    assert origin.changes == ()
