@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from overflow_analyzer.render.operation import change_lines, operation_lines
 from overflow_analyzer.render.report import render_batch, render_report
 from overflow_analyzer.text.escape import escape
+from overflow_analyzer.text.wording import section_lines
 from overflow_recorder.callbacks import RecorderCallback
 from overflow_recorder.errors import BatchLimitReached, NonFiniteError, NonFiniteWarning
 from overflow_recorder.events import Stop
@@ -65,8 +66,8 @@ class NameOperation(RecorderCallback):
             warn(f"the operation that made the inf/nan could not be named ({describe_error(error)})")
             return
         if self._replay:
-            sections = {"Made by": operation_lines(origin), "What changed": change_lines(origin)}
-            lines = [text for title, found in sections.items() if found for text in (title, *(f"  {x}" for x in found))]
+            sections = (("Made by", operation_lines(origin)), ("What changed", change_lines(origin)))
+            lines = section_lines(one for one in sections if one[1])
             _print("\n".join(escape(line) for line in lines) + "\n\n")
 
 

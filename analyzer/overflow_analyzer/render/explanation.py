@@ -8,7 +8,7 @@ from overflow_analyzer.format.float_formats import float_format
 from overflow_analyzer.render.operation import change_lines, operation_lines
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.terminal import shorten
-from overflow_analyzer.text.wording import counted
+from overflow_analyzer.text.wording import counted, section_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,11 +23,6 @@ _LONGEST_SETTINGS = 200
 def render_explanation(finding: Finding) -> str:
     """Return what a finding means, in a few short sections of lines ended by a newline each; names are escaped."""
     return "".join(f"{escape(line)}\n" for line in section_lines(explanation_sections(finding)))
-
-
-def section_lines(sections: Iterable[tuple[str, list[str]]]) -> list[str]:
-    """Return the lines of sections: each title, and what stands under it."""
-    return [line for title, items in sections for line in (title, *(f"  {one}" for one in items))]
 
 
 def explanation_sections(finding: Finding) -> list[tuple[str, list[str]]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from overflow_analyzer.render.explanation import explanation_sections, headline, render_explanation, section_lines
+from overflow_analyzer.render.explanation import explanation_sections, headline, render_explanation
 from overflow_analyzer.render.report import render_report
 from overflow_analyzer.text.escape import escape
 from overflow_analyzer.text.markdown import code_block, escape_markdown, name_span
 from overflow_analyzer.text.strict_json import fields_of
 from overflow_analyzer.text.terminal import highlight
-from overflow_analyzer.text.wording import counted
+from overflow_analyzer.text.wording import counted, section_lines
 from overflow_analyzer.trace.batches import batch_bounds
 
 if TYPE_CHECKING:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 def counted(number: int, thing: str, things: str | None = None) -> str:
     """Return a number with its noun, as ``1 frame``, ``3 entries`` and ``2 batches``.
@@ -20,3 +25,8 @@ def counted(number: int, thing: str, things: str | None = None) -> str:
 def nonfinite_counts(nan: int | None, inf: int | None, neginf: int | None = 0) -> str:
     """Return counts of non-finite elements, as ``2 nan, 1 inf``; those that are 0 are left out."""
     return ", ".join(f"{count} {name}" for count, name in ((nan, "nan"), (inf, "inf"), (neginf, "-inf")) if count)
+
+
+def section_lines(sections: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
+    """Return the lines of sections: each title, and what stands under it."""
+    return [line for title, items in sections for line in (title, *(f"  {one}" for one in items))]
